@@ -14,6 +14,8 @@ from agentbus.core.codec import LARGE, encode
 from agentbus.core.threads import run_in_thread
 from agentbus.core.validation import (
     MAX_BATCH,
+    MAX_HISTORY_META,
+    MAX_HISTORY_TEXT,
     MAX_ID,
     MAX_PAGE,
     PAGE_SIZE,
@@ -54,10 +56,6 @@ if TYPE_CHECKING:
     from agentbus.engine.interface import Engine
     from agentbus.records import History, HistoryItem, HistoryKind, Page
 
-MAX_META = 64 * 1024
-"""Bytes of the metadata of a history or an item, as JSON."""
-_MAX_TEXT = 512
-"""Characters of a name, a part or a key."""
 _MAX_BODIES = 4
 """Bodies of the maximum size that one write may have."""
 _PAGE = 200
@@ -128,7 +126,7 @@ class Histories:
         """Return a checked write."""
         request = WriteRequest(
             check_kind(kind),
-            check_text(name, "name", _MAX_TEXT, low=1),
+            _check_name(name),
             deletes=tuple(_check_place(place) for place in _listed(delete, "delete", "tuples of part and key")),
             meta=None if meta is None else _meta(meta),
             if_version=None if if_version is None else check_range(if_version, "if_version", 0, MAX_ID),
@@ -144,7 +142,7 @@ class Histories:
         >>> (await bus.histories.get("langgraph", "thread-1", "c-2", "child")).meta   # doctest: +SKIP
         {'step': 2}
         """
-        place = check_kind(kind), check_text(name, "name", _MAX_TEXT, low=1), *_check_place((part, key))
+        place = check_kind(kind), _check_name(name), *_check_place((part, key))
         found = await self._engine.read_inline(get_short_item, place)
         return await self._engine.read(get_item, place) if found is msgspec.UNSET else found
 
@@ -178,9 +176,9 @@ class Histories:
         low, high = _range(key, key_prefix, before_key)
         wanted = ItemQuery(
             check_kind(kind),
-            None if name is None else check_text(name, "name", _MAX_TEXT, low=1),
+            None if name is None else _check_name(name),
             _PAGE,
-            None if part is None else check_text(part, "part", _MAX_TEXT),
+            None if part is None else check_text(part, "part", MAX_HISTORY_TEXT),
             low,
             high,
             check_range(after, "after", 0, MAX_ID),
@@ -206,7 +204,7 @@ class Histories:
         >>> (await bus.histories.find("openai", "chat-7")).items                      # doctest: +SKIP
         12
         """
-        place = check_kind(kind), check_text(name, "name", _MAX_TEXT, low=1)
+        place = check_kind(kind), _check_name(name)
         return await self._engine.read_inline(find_history, place)
 
     async def list(
@@ -224,7 +222,7 @@ class Histories:
         >>> [one.name for one in (await bus.histories.list("openai", prefix="chat-")).items]   # doctest: +SKIP
         ['chat-7', 'chat-8']
         """
-        low = "" if prefix is None else check_text(prefix, "prefix", _MAX_TEXT)
+        low = "" if prefix is None else check_text(prefix, "prefix", MAX_HISTORY_TEXT)
         wanted = HistoryQuery(
             check_range(limit, "limit", 1, MAX_PAGE),
             None if kind is None else check_kind(kind),
@@ -256,8 +254,8 @@ class Histories:
             checked = tuple(_check_place((part or "", key))[1] for key in _listed(keys, "keys", "a list of keys"))
         request = DeleteRequest(
             check_kind(kind),
-            check_text(name, "name", _MAX_TEXT, low=1),
-            None if part is None else check_text(part, "part", _MAX_TEXT),
+            _check_name(name),
+            None if part is None else check_text(part, "part", MAX_HISTORY_TEXT),
             checked,
         )
         return await self._engine.write(delete_history, request)
@@ -269,7 +267,7 @@ class Histories:
         >>> (await bus.histories.copy("langgraph", "thread-1", "thread-1-fork")).items   # doctest: +SKIP
         31
         """
-        names = (check_text(one, what, _MAX_TEXT, low=1) for one, what in ((source, "source"), (target, "target")))
+        names = (_check_name(one, what) for one, what in ((source, "source"), (target, "target")))
         return await self._engine.write(copy_history, CopyRequest(check_kind(kind), *names))
 
     async def _read(self, wanted: ItemQuery) -> ItemPage:
@@ -300,7 +298,7 @@ def _put(put: object, limit: int) -> ItemPut:
         raise SnapshotTooLarge(size=len(body), limit=limit)
     part, key = (put.part, None) if put.key is None else _check_place((put.part, put.key))
     return ItemPut(
-        check_text(part, "part", _MAX_TEXT),
+        check_text(part, "part", MAX_HISTORY_TEXT),
         key,
         check_text(put.encoding, "encoding", 64, low=1),
         crc32(body),
@@ -310,11 +308,16 @@ def _put(put: object, limit: int) -> ItemPut:
     )
 
 
+def _check_name(name: object, what: str = "name") -> str:
+    """Return a valid name of a history, or a key."""
+    return check_text(name, what, MAX_HISTORY_TEXT, low=1)
+
+
 def _check_place(place: object) -> tuple[str, str]:
     """Return a valid part and key."""
     if not isinstance(place, tuple | list) or len(place) != 2:
         raise InvalidInput(reason="an item is named by a part and a key")
-    part, key = check_text(place[0], "part", _MAX_TEXT), check_text(place[1], "key", _MAX_TEXT, low=1)
+    part, key = check_text(place[0], "part", MAX_HISTORY_TEXT), _check_name(place[1], "key")
     size = len(part.encode()) + len(key.encode())
     if size > MAX_PLACE:
         raise OutOfRange(what="part and key", value=f"{size} bytes", allowed=f"at most {MAX_PLACE} bytes together")
@@ -323,22 +326,22 @@ def _check_place(place: object) -> tuple[str, str]:
 
 def _check_cursor(cursor: object) -> tuple[str, str]:
     kind, _, name = cursor.partition(" ") if isinstance(cursor, str) else ("", "", "")
-    if not name or len(name) > _MAX_TEXT:
+    if not name or len(name) > MAX_HISTORY_TEXT:
         raise OutOfRange(what="cursor", value=cursor, allowed="the cursor of a page")
-    return check_kind(kind), check_text(name, "cursor", _MAX_TEXT)
+    return check_kind(kind), check_text(name, "cursor", MAX_HISTORY_TEXT)
 
 
 def _range(key: str | None, prefix: str | None, before: str | None) -> tuple[str, str]:
     """Return the bounds of keys, the upper one exclusive."""
     low, high = "", END
     if prefix is not None:
-        low = check_text(prefix, "key_prefix", _MAX_TEXT)
+        low = check_text(prefix, "key_prefix", MAX_HISTORY_TEXT)
         high = prefix_end(low)
     if key is not None:
-        check_text(key, "key", _MAX_TEXT, low=1)
+        _check_name(key, "key")
         low, high = max(low, key), min(high, key + NEXT)
     if before is not None:
-        high = min(high, check_text(before, "before_key", _MAX_TEXT))
+        high = min(high, check_text(before, "before_key", MAX_HISTORY_TEXT))
     return low, high
 
 
@@ -347,14 +350,14 @@ def _where(where: object) -> dict[str, Any] | None:
         return None
     if not isinstance(where, dict):
         raise InvalidInput(reason="where must be a dict of the values that the metadata must have")
-    encode(where, MAX_META)
+    encode(where, MAX_HISTORY_META)
     return where or None
 
 
 def _meta(meta: object) -> str:
     if not isinstance(meta, dict):
         raise InvalidInput(reason="meta must be a dict")
-    return "{}" if not meta else encode(meta, MAX_META)[0]
+    return "{}" if not meta else encode(meta, MAX_HISTORY_META)[0]
 
 
 def _listed(values: object, what: str, rule: str) -> builtins.list[Any]:

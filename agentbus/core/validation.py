@@ -57,6 +57,10 @@ MAX_ERROR = 10_000
 """Characters of an exception that are stored."""
 MAX_VERSIONS = 10_000
 """Upper limit of ``keep`` for versions and checkpoints: they are counted at every save."""
+MAX_HISTORY_TEXT = 512
+"""Characters of the name of a history, and of the part and the key of an item."""
+MAX_HISTORY_META = 64 * 1024
+"""Bytes of the metadata of a history or an item, as JSON."""
 MAX_ID = 2**62
 """Greater than any row id."""
 OLD_TRANSACTION = 300

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 import msgspec
 
 from agentbus.core.clock import Now
-from agentbus.core.validation import TASK_ENDED, session_scope
+from agentbus.core.validation import MAX_HISTORY_META, MAX_HISTORY_TEXT, TASK_ENDED, session_scope
 from agentbus.errors import ArchiveDiffers
 from agentbus.operations.events import event, record
 from agentbus.operations.protocol import ExecuteMany, Op, Outcome, Query, Row
@@ -34,8 +34,8 @@ MAX_NUMBER = 2**53
 Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
 Id = Annotated[int, msgspec.Meta(ge=1, le=MAX_NUMBER)]
 HistoryKindName = Annotated[str, msgspec.Meta(pattern="^[A-Za-z0-9._:@/-]{1,64}$")]
-HistoryText = Annotated[str, msgspec.Meta(min_length=1, max_length=512)]
-HistoryMeta = Annotated[str, msgspec.Meta(max_length=65536)]
+HistoryText = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_HISTORY_TEXT)]
+HistoryMeta = Annotated[str, msgspec.Meta(max_length=MAX_HISTORY_META)]
 _NUMBERS: dict[Any, Any] = {int: Number, int | None: Number | None}
 
 
@@ -191,7 +191,7 @@ class ArchivedHistoryItem(_Line, frozen=True, tag="history_item"):
     history: HistoryText
     version: Id
     began: Number
-    part: Annotated[str, msgspec.Meta(max_length=512)]
+    part: Annotated[str, msgspec.Meta(max_length=MAX_HISTORY_TEXT)]
     key: HistoryText
     number: Id
     encoding: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
