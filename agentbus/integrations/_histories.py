@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from agentbus.api.bus import Bus, connect
+from agentbus.core.validation import MAX_PAGE
 from agentbus.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -16,9 +17,8 @@ if TYPE_CHECKING:
     from agentbus.api.histories import Histories
     from agentbus.records import History
 
-Place: TypeAlias = "Bus | str | os.PathLike[str]"
+BusOrUrl: TypeAlias = "Bus | str | os.PathLike[str]"
 """An open bus, or the directory or URL of one."""
-_PAGE = 1000
 
 
 class HistoryAdapter:
@@ -28,11 +28,10 @@ class HistoryAdapter:
     ...     await Runner.run(agent, "Hello", session=session)
     """
 
-    def __init__(self, bus: Place) -> None:
+    def __init__(self, bus: BusOrUrl) -> None:
         given: object = bus
         if not isinstance(given, Bus | str | os.PathLike):
-            name = f"{type(given).__module__}.{type(given).__name__}"
-            raise InvalidInput(reason=f"give a bus of agentbus.connect(), or the directory or URL of one, not {name}")
+            raise no_bus(given)
         self._bus = bus if isinstance(bus, Bus) else connect(bus)
         self._owned = self._bus is not bus
 
@@ -51,20 +50,29 @@ class HistoryAdapter:
     def _histories(self) -> Histories:
         return self._bus.histories
 
-    async def _list(self, kind: str, prefix: str, where: dict[str, Any]) -> list[History]:
-        """Return all histories whose names begin with ``prefix`` and whose metadata has these values."""
-        found: list[History] = []
-        cursor: str | None = None
-        while True:
-            page = await self._histories.list(kind, prefix=prefix, where=where, limit=_PAGE, cursor=cursor)
-            found += page.items
-            cursor = page.cursor
-            if cursor is None:
-                return found
+
+def no_bus(given: object) -> InvalidInput:
+    """Return the error of an adapter that got something else than a bus."""
+    name = f"{type(given).__module__}.{type(given).__name__}"
+    return InvalidInput(reason=f"give a bus of agentbus.connect(), or the directory or URL of one, not {name}")
+
+
+async def list_all(
+    histories: Histories, kind: str, prefix: str = "", where: dict[str, Any] | None = None
+) -> list[History]:
+    """Return all histories whose names start with ``prefix`` and whose metadata has these values."""
+    found: list[History] = []
+    cursor: str | None = None
+    while True:
+        page = await histories.list(kind, prefix=prefix, where=where, limit=MAX_PAGE, cursor=cursor)
+        found += page.items
+        cursor = page.cursor
+        if cursor is None:
+            return found
 
 
 def join(*words: str) -> str:
-    """Return the name of a history that is known by several words. No two lists of words have the same name.
+    """Return the name of a history that is identified by several words. No two lists of words have the same name.
 
     >>> join("tenant/a", "100%")
     'tenant%2Fa/100%25'

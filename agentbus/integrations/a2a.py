@@ -22,7 +22,7 @@ from a2a.utils.task import ListTasksCursor, decode_list_tasks_cursor, encode_lis
 from google.protobuf.json_format import MessageToDict, ParseDict, SerializeToJsonError
 
 from agentbus.errors import RequestFailed
-from agentbus.integrations._histories import HistoryAdapter, Place, encode, join
+from agentbus.integrations._histories import BusOrUrl, HistoryAdapter, encode, join, list_all
 from agentbus.records import HistoryPut
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class AgentBusTaskStore(HistoryAdapter, TaskStore):
     ...     handler = DefaultRequestHandler(executor, AgentBusTaskStore(bus), card)
     """
 
-    def __init__(self, bus: Place, *, owner_resolver: OwnerResolver = resolve_user_scope) -> None:
+    def __init__(self, bus: BusOrUrl, *, owner_resolver: OwnerResolver = resolve_user_scope) -> None:
         """``owner_resolver`` names the owner of a call, who sees only their own tasks: by default the user."""
         super().__init__(bus)
         self._owner = owner_resolver
@@ -93,7 +93,7 @@ class AgentBusTaskStore(HistoryAdapter, TaskStore):
             where["context"] = params.context_id
         if params.status:
             where["state"] = TaskState.Name(params.status)
-        found = await self._list(KIND, f"{join(owner)}/", where)
+        found = await list_all(self._histories, KIND, f"{join(owner)}/", where)
         if params.HasField("status_timestamp_after"):
             after = params.status_timestamp_after.ToNanoseconds()
             found = [one for one in found if one.meta["timestamp"] is not None and one.meta["timestamp"] >= after]

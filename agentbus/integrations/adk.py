@@ -27,8 +27,9 @@ from google.adk.sessions import BaseSessionService, Session, State
 from google.adk.sessions.base_session_service import GetSessionConfig, ListSessionsResponse
 from pydantic_core import to_jsonable_python
 
+from agentbus.core.validation import MAX_HISTORY_TEXT
 from agentbus.errors import HistoryConflict
-from agentbus.integrations._histories import HistoryAdapter, Place, encode, join
+from agentbus.integrations._histories import BusOrUrl, HistoryAdapter, encode, join, list_all
 from agentbus.records import HistoryPut, HistoryWrite
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 KIND = "adk"
 EVENTS = "events"
 STATE = "state"
-_MAX_KEY = 512
 _STALE = "another process has changed session {!r} since it was loaded: get it again, then append the event"
 
 
@@ -51,7 +51,7 @@ class AgentBusSessionService(HistoryAdapter, BaseSessionService):
     ...     runner = Runner(app_name="shop", agent=agent, session_service=AgentBusSessionService(bus))
     """
 
-    def __init__(self, bus: Place) -> None:
+    def __init__(self, bus: BusOrUrl) -> None:
         super().__init__(bus)
         # Tasks of this process that share a session object append one after the other, each to the version before.
         self._locks: WeakValueDictionary[str, anyio.Lock] = WeakValueDictionary()
@@ -108,7 +108,7 @@ class AgentBusSessionService(HistoryAdapter, BaseSessionService):
         >>> (await service.list_sessions(app_name="shop", user_id="ada")).sessions    # doctest: +SKIP
         """
         words = [app_name] if user_id is None else [app_name, user_id]
-        found = await self._list(KIND, f"{join(*words)}/", {"app": app_name})
+        found = await list_all(self._histories, KIND, f"{join(*words)}/", {"app": app_name})
         found = [history for history in found if "session" in history.meta]
         shared = {user: await self._shared_state(app_name, user) for user in {one.meta["user"] for one in found}}
         sessions = [
@@ -195,7 +195,8 @@ class AgentBusSessionService(HistoryAdapter, BaseSessionService):
         if not wanted:
             return []
         found = await self._histories.items(KIND, name, part=EVENTS, after=wanted[0] - 1)
-        return [_event(item) for item in found if item.number in set(wanted)]
+        numbers = frozenset(wanted)
+        return [_event(item) for item in found if item.number in numbers]
 
     async def _shared_state(self, app_name: str, user_id: str) -> dict[str, Any]:
         """Return the state of an app and a user, with the prefixes that it has in a session."""
@@ -244,7 +245,7 @@ def _puts(values: dict[str, Any]) -> list[HistoryPut]:
 def _key(text: str) -> str:
     """Return the key of an item: the text itself, or its hash if the bus does not permit it as a key."""
     data = text.encode(errors="surrogatepass")
-    if 0 < len(data) <= _MAX_KEY and b"\0" not in data and not (text.isdecimal() and len(text) == 20):
+    if 0 < len(data) <= MAX_HISTORY_TEXT and b"\0" not in data and not (text.isdecimal() and len(text) == 20):
         return text
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 

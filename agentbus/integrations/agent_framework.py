@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from agent_framework import WorkflowCheckpoint, WorkflowCheckpointException
 from agent_framework._workflows._checkpoint_encoding import decode_checkpoint_value, encode_checkpoint_value
 
-from agentbus.integrations._histories import HistoryAdapter, Place, encode
+from agentbus.integrations._histories import BusOrUrl, HistoryAdapter, encode
 from agentbus.records import HistoryPut
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class AgentBusCheckpointStorage(HistoryAdapter):
     ...     await workflow.run("Hello", checkpoint_storage=storage)
     """
 
-    def __init__(self, bus: Place, *, allowed_checkpoint_types: Iterable[str] = ()) -> None:
+    def __init__(self, bus: BusOrUrl, *, allowed_checkpoint_types: Iterable[str] = ()) -> None:
         """``allowed_checkpoint_types`` are further types that a checkpoint may contain, as ``"module:qualname"``, with
         the meaning that they have for the ``FileCheckpointStorage`` of the framework."""
         super().__init__(bus)

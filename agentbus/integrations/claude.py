@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING, Any, cast
 
 from agentbus.errors import HistoryConflict
-from agentbus.integrations._histories import HistoryAdapter, encode, join
+from agentbus.integrations._histories import HistoryAdapter, encode, join, list_all
 from agentbus.records import HistoryPut
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ class AgentBusSessionStore(HistoryAdapter):
         >>> await store.list_session_summaries("app")                                 # doctest: +SKIP
         [{'session_id': 's-1', 'mtime': 1780000000000, 'data': {'is_sidechain': False}}]
         """
-        found = [(history, _summary(history)) for history in await self._sessions(project_key)]
-        return [summary for _, summary in found if summary is not None]
+        found = map(_summary, await self._sessions(project_key))
+        return [summary for summary in found if summary is not None]
 
     async def delete(self, key: SessionKey) -> None:
         """Delete a session with the transcripts of its subagents; with a ``subpath`` only that transcript.
@@ -112,7 +112,7 @@ class AgentBusSessionStore(HistoryAdapter):
 
     async def _sessions(self, project_key: str) -> list[History]:
         # A history without metadata has transcripts of subagents only.
-        return await self._list(KIND, f"{join(project_key)}/", {"project_key": project_key})
+        return await list_all(self._histories, KIND, f"{join(project_key)}/", {"project_key": project_key})
 
 
 def _name(key: SessionKey | SessionListSubkeysKey) -> str:

@@ -10,7 +10,7 @@ import json
 from typing import TYPE_CHECKING
 
 from agentbus.errors import HistoryConflict
-from agentbus.integrations._histories import HistoryAdapter, Place, encode
+from agentbus.integrations._histories import BusOrUrl, HistoryAdapter, encode
 from agentbus.records import HistoryPut
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class AgentBusSession(HistoryAdapter):
     session_settings: SessionSettings | None
     """The settings of the SDK, such as the number of items that a run gets."""
 
-    def __init__(self, session_id: str, bus: Place, *, session_settings: SessionSettings | None = None) -> None:
+    def __init__(self, session_id: str, bus: BusOrUrl, *, session_settings: SessionSettings | None = None) -> None:
         super().__init__(bus)
         self.session_id = session_id
         self.session_settings = session_settings

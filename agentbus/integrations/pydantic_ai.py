@@ -207,7 +207,7 @@ class AgentBusDurability(BaseDurabilityCapability[AgentDepsT]):
     ) -> None:
         """Create the capability.
 
-        ``name`` begins the names of the steps (default: the name of the agent); it must not change while tasks are
+        ``name`` starts the names of the steps (default: the name of the agent); it must not change while tasks are
         open. ``models`` are further models that a run may name, and ``event_stream_handler`` receives the events of the
         runs. The options are those of ``task.step``: ``retries``, ``backoff``, ``timeout`` and ``once``, for requests
         to the model, calls of tools, calls of MCP servers, and events. The metadata of a tool overrides them:

@@ -12,6 +12,7 @@ from typing import ParamSpec, Self, TypeVar
 import agentbus
 from agentbus.core.threads import has_loop, running_loop
 from agentbus.errors import BusClosed, Misuse
+from agentbus.integrations._histories import no_bus
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,7 +41,7 @@ class Caller:
             self.bus = bus._inner
             self._portal = bus._portal
         else:
-            raise Misuse(reason=f"{bus!r} is no bus: pass what agentbus.connect() opened, or the URL of a bus")
+            raise no_bus(bus)
 
     def run(self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run a coroutine function on the loop of the bus, from a thread that has no other loop to run."""

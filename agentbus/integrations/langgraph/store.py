@@ -2,7 +2,7 @@
 
 The history has the kind ``langgraph-store``; the key of an item is ``k/KEY``. An item with a time to live has a second
 one in the part ``expiry``, with the moment at which it expires: refreshing it does not write the value again. The
-metadata of a history tell whether it can have such items.
+metadata of a history say whether it can have such items.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from langgraph.store.base import (
 )
 
 from agentbus.core.codec import decode, encode
-from agentbus.core.validation import MAX_PAGE
 from agentbus.errors import InvalidInput, OutOfRange, VersionConflict
+from agentbus.integrations._histories import list_all
 from agentbus.integrations.langgraph.caller import Adapter, AnyBus, Caller
 from agentbus.records import History, HistoryItem, HistoryPut, HistoryWrite
 
@@ -57,8 +57,8 @@ class _Entry(NamedTuple):
     def is_live(self, now: int) -> bool:
         return self.expiry is None or self.expiry.meta["at"] > now
 
-    def is_worn(self, now: int) -> bool:
-        """Return True if a read refreshes its time to live."""
+    def needs_refresh(self, now: int) -> bool:
+        """Return True if a read starts its time to live again."""
         if self.expiry is None:
             return False
         whole = self.expiry.meta["ttl"] * _MINUTE
@@ -163,7 +163,7 @@ class AgentBusStore(Adapter, BaseStore):
         if item is None:
             return None
         entry = _Entry(item, await self._histories.get(KIND, name, key, part=_EXPIRY))
-        return Item(**_fields(item)) if await self._attend([entry], op.refresh_ttl) else None
+        return Item(**_fields(item)) if await self._refresh([entry], op.refresh_ttl) else None
 
     async def _search(self, op: SearchOp) -> list[SearchItem]:
         entries: list[_Entry] = []
@@ -172,7 +172,7 @@ class AgentBusStore(Adapter, BaseStore):
         if op.filter:
             entries = [entry for entry in entries if _fits(_value(entry.item), op.filter)]
         entries.sort(key=lambda entry: (-entry.item.meta["updated"], entry.item.history, entry.item.key))
-        items = await self._attend(entries[op.offset :][: op.limit], op.refresh_ttl)
+        items = await self._refresh(entries[op.offset :][: op.limit], op.refresh_ttl)
         if not op.filter:
             read = [await self._histories.get(KIND, item.history, item.key, part=_VALUES) for item in items]
             items = [item for item in read if item is not None]
@@ -193,14 +193,8 @@ class AgentBusStore(Adapter, BaseStore):
 
     async def _namespaces(self, prefix: tuple[str, ...], where: dict[str, Any] | None = None) -> list[History]:
         """Return the histories of the namespaces below a prefix that have items."""
-        found: list[History] = []
-        cursor: str | None = None
-        while True:
-            page = await self._histories.list(KIND, prefix=_name(prefix), where=where, cursor=cursor, limit=MAX_PAGE)
-            found += [one for one in page.items if one.items and _namespace(one.name)[: len(prefix)] == prefix]
-            cursor = page.cursor
-            if cursor is None:
-                return found
+        found = await list_all(self._histories, KIND, _name(prefix), where)
+        return [one for one in found if one.items and _namespace(one.name)[: len(prefix)] == prefix]
 
     async def _entries(self, history: History, *, bodies: bool) -> list[_Entry]:
         """Return the items of a namespace that have not expired, and remove the others."""
@@ -217,16 +211,16 @@ class AgentBusStore(Adapter, BaseStore):
             return []
         return await self._histories.items(KIND, history.name, part=_EXPIRY, by="key", bodies=False)
 
-    async def _attend(self, entries: Sequence[_Entry], refresh: bool) -> list[HistoryItem]:
+    async def _refresh(self, entries: Sequence[_Entry], refresh: bool) -> list[HistoryItem]:
         """Return the items that have not expired, and refresh their time to live; remove the others."""
         now = self._now()
-        worn: dict[str, set[str]] = {}
+        changes: dict[str, set[str]] = {}
         for entry in entries:
             if not entry.is_live(now):
-                worn.setdefault(entry.item.history, set())
-            elif refresh and entry.is_worn(now):
-                worn.setdefault(entry.item.history, set()).add(entry.item.key)
-        for name, keys in worn.items():
+                changes.setdefault(entry.item.history, set())
+            elif refresh and entry.needs_refresh(now):
+                changes.setdefault(entry.item.history, set()).add(entry.item.key)
+        for name, keys in changes.items():
             await self._change(name, refresh=keys)
         return [entry.item for entry in entries if entry.is_live(now)]
 
