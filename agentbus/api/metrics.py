@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from agentbus.core.measurements import Histogram, writes
+from agentbus.core.validation import AGENT_STATUSES, TASK_STATUSES
 from agentbus.operations.metrics import BusCounts, Waiting, count_bus
 from agentbus.records.metrics import MetricFamily, MetricSample
 
@@ -29,10 +30,8 @@ CONTENT_TYPES = {
     OPENMETRICS: "application/openmetrics-text; version=1.0.0; charset=utf-8",
 }
 """The formats, with their media types."""
-AGENT_STATUSES = ("pending", "spawning", "running", "suspect", "completed", "failed", "stopped")
-TASK_STATUSES = ("pending", "running", "waiting", "halted", "completed", "failed", "stopped")
-SESSION_STATUSES = ("active", "paused", "interrupted")
-"""Of sessions that have not ended."""
+_OPEN_SESSIONS = ("active", "paused", "interrupted")
+"""The statuses of sessions that have not ended."""
 _KINDS = {"agent": "agent", "replies": "replies", "pool": "pool", "subscription": "topic", "task": "task"}
 """The label of each kind of mailbox."""
 _CHANGES = {
@@ -41,7 +40,7 @@ _CHANGES = {
     "released": ("redelivered", "Messages released for redelivery, since this server started."),
     "dead": ("dead_lettered", "Messages that became dead letters, since this server started."),
 }
-"""The counters of changes that a server hears of, with their names."""
+"""The counter of each change that a server observes, with its help."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -124,7 +123,7 @@ def _bus(counts: BusCounts) -> list[MetricFamily]:
         ),
         _labelled(
             "agentbus_sessions", "Sessions that have not ended, by status.", "status",
-            {status: counts.sessions.get(status, Waiting()).number for status in SESSION_STATUSES},
+            {status: counts.sessions.get(status, Waiting()).number for status in _OPEN_SESSIONS},
         ),
         _gauge(
             "agentbus_sessions_interrupted_oldest_seconds", "Time since the first interruption of those sessions.",
@@ -212,7 +211,7 @@ def _histogram(found: Histogram, labels: Mapping[str, str] | None = None) -> lis
 
 
 def _resident_bytes() -> int | None:
-    """Return the resident memory of this process; None where the system does not tell it."""
+    """Return the resident memory of this process; None where the system does not provide it."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * _PAGE

@@ -41,16 +41,17 @@ class BusCounts(msgspec.Struct, frozen=True):
     lock_waits: float
 
 
-def count_bus(most: int, now: Now) -> Op[BusCounts]:
-    """Count. At most ``most`` pools, types and workflows are named, the largest; the others are counted together."""
+def count_bus(limit: int, now: Now) -> Op[BusCounts]:
+    """Count what the bus holds. The ``limit`` largest pools, types and workflows are named; the others are counted
+    together."""
 
     def age(since: int | None) -> int:
         return 0 if since is None else max(0, now.wall - since)
 
     rows = yield Query("metrics_queues")
-    declared = yield Query("metrics_pools", (most,))
+    declared = yield Query("metrics_pools", (limit,))
     pools = _largest(
-        [(pool, number) for _, kind, pool, number, _ in rows if kind == "pool"], most, [name for (name,) in declared]
+        [(pool, number) for _, kind, pool, number, _ in rows if kind == "pool"], limit, [name for (name,) in declared]
     )
     members: dict[str, int] = dict((yield Query("metrics_members", (sorted(pools),)))) if pools else {}
     queued: dict[tuple[str, str], Waiting] = {}
@@ -87,9 +88,9 @@ def count_bus(most: int, now: Now) -> Op[BusCounts]:
         dead=dead,
         members={pool: members.get(pool, 0) for pool in pools},
         agents=dict(agents),
-        agent_types=_bounded(dict(types), most),
+        agent_types=_bounded(dict(types), limit),
         tasks=dict(tasks),
-        ready=_bounded_waiting({workflow: Waiting(number, age(since)) for workflow, number, since in ready}, most),
+        ready=_bounded_waiting({workflow: Waiting(number, age(since)) for workflow, number, since in ready}, limit),
         approvals=Waiting(approvals, age(asked)),
         sessions={status: Waiting(number, age(since)) for status, number, since in sessions},
         processes=load.writers,
@@ -97,8 +98,8 @@ def count_bus(most: int, now: Now) -> Op[BusCounts]:
     )
 
 
-def _largest(counts: list[tuple[str, int]], most: int, declared: list[str]) -> frozenset[str]:
-    """Return the names with the highest counts, then declared ones, up to ``most``.
+def _largest(counts: list[tuple[str, int]], limit: int, declared: list[str]) -> frozenset[str]:
+    """Return the names with the highest counts, then declared ones, up to ``limit``.
 
     >>> sorted(_largest([("a", 1), ("b", 5), ("c", 1), ("c", 3)], 2, ["d"]))
     ['b', 'c']
@@ -111,23 +112,23 @@ def _largest(counts: list[tuple[str, int]], most: int, declared: list[str]) -> f
             sums[name] = sums.get(name, 0) + number
     ranked = sorted(sums, key=lambda name: (-sums[name], name))
     ranked += [name for name in declared if name not in sums and name != OTHER]
-    return frozenset(ranked[:most])
+    return frozenset(ranked[:limit])
 
 
-def _bounded(counts: dict[str, int], most: int) -> dict[str, int]:
+def _bounded(counts: dict[str, int], limit: int) -> dict[str, int]:
     """Return the highest counts, and the sum of the rest under OTHER.
 
     >>> _bounded({"a": 1, "b": 5, "c": 2, "d": 3}, 2)
     {'b': 5, 'd': 3, 'other': 3}
     """
-    kept = _largest(list(counts.items()), most, [])
+    kept = _largest(list(counts.items()), limit, [])
     found = {name: counts[name] for name in sorted(kept)}
     rest = sum(number for name, number in counts.items() if name not in kept)
     return {**found, OTHER: rest} if rest else found
 
 
-def _bounded_waiting(counts: dict[str, Waiting], most: int) -> dict[str, Waiting]:
-    kept = _largest([(name, one.number) for name, one in counts.items()], most, [])
+def _bounded_waiting(counts: dict[str, Waiting], limit: int) -> dict[str, Waiting]:
+    kept = _largest([(name, one.number) for name, one in counts.items()], limit, [])
     found = {name: counts[name] for name in sorted(kept)}
     rest = [one for name, one in counts.items() if name not in kept]
     if rest:
