@@ -20,7 +20,7 @@ from tests.api.helpers import running
 from tests.conftest import Engine
 from tests.examples.test_examples import run
 
-pytest.importorskip("a2a", reason="a2a-sdk is not installed: make integrations")
+pytest.importorskip("a2a", reason="a2a-sdk is not installed: run make integrations")
 
 import httpx
 from a2a.auth.user import User

@@ -13,7 +13,7 @@ from agentbus import Bus
 from tests.conftest import Engine
 from tests.examples.test_examples import run
 
-pytest.importorskip("agent_framework", reason="agent-framework is not installed: make integrations")
+pytest.importorskip("agent_framework", reason="agent-framework is not installed: run make integrations")
 
 from agent_framework import (
     Executor,

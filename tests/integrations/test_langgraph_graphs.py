@@ -15,7 +15,7 @@ from tests.conftest import Engine
 from tests.examples.test_examples import run as run_example
 from tests.support.processes import Worker, eventually
 
-graphs = pytest.importorskip("langgraph.graph", reason="langgraph is not installed: make integrations has it")
+graphs = pytest.importorskip("langgraph.graph", reason="langgraph is not installed: run make integrations")
 
 from langgraph.channels.delta import DeltaChannel  # noqa: E402
 from langgraph.checkpoint.memory import InMemorySaver  # noqa: E402

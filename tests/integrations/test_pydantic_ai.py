@@ -20,7 +20,7 @@ from tests.examples.test_examples import run
 from tests.support.clock import FakeClock
 from tests.support.processes import Worker
 
-pytest.importorskip("pydantic_ai", reason="pydantic-ai is not installed: make integrations")
+pytest.importorskip("pydantic_ai", reason="pydantic-ai is not installed: run make integrations")
 
 from pydantic_ai import Agent, ApprovalRequired, ModelRetry, RunContext
 from pydantic_ai.messages import AgentStreamEvent, ModelMessage, ModelResponse, TextPart, ToolCallPart
@@ -370,7 +370,7 @@ async def test_events_are_delivered_once(bus: Bus) -> None:
 @pytest.mark.slow
 @pytest.mark.one_engine
 async def test_calls_of_an_mcp_server_are_steps(engine: Engine) -> None:
-    pytest.importorskip("fastmcp", reason="fastmcp is not installed: make integrations")
+    pytest.importorskip("fastmcp", reason="fastmcp is not installed: run make integrations")
     from fastmcp.client.transports import StdioTransport
     from pydantic_ai.mcp import MCPToolset
 
