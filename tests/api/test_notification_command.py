@@ -63,7 +63,7 @@ async def test_one_that_reads_nothing_and_prints_without_end_is_bounded() -> Non
     assert (long.error, long.output) == (None, "\0" * 4096)
 
 
-async def test_one_that_takes_too_long_is_ended(tmp_path: Path) -> None:
+async def test_one_that_takes_too_long_is_ended() -> None:
     found = await run(command("/bin/sleep", "600", timeout=0.2), FACTS, b"{}")
     assert found.error == "the command was ended after 0.2 s"
 
@@ -81,6 +81,6 @@ async def test_all_that_it_started_is_ended_with_it(tmp_path: Path) -> None:
 
 
 def _has_ended(pid: str) -> bool:
-    """Whether a process is gone, or waits only for its parent to notice."""
+    """Return True if a process is gone, or waits only for its parent to notice."""
     done = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True, check=False)
     return done.stdout.strip()[:1] in {"", "Z"}
