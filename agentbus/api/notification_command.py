@@ -1,5 +1,8 @@
-"""Run a command of the user for a notification: its words are those of the settings, the notification comes on standard
-input, and the environment has nothing that a bus can choose."""
+"""Run a command of the user for a notification.
+
+Its arguments are those of the settings, the notification is on standard input, and the environment has nothing that a
+bus can choose.
+"""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ class Deliverer:
                 self._conditions.popleft()
 
     async def _reload(self) -> None:
-        """Read the settings if they changed, and open the notifiers of this bus. Invalid settings notify no one."""
+        """Read the settings if they changed, and open the notifiers of this bus. Invalid settings have none."""
         version = user_files.version(notification_settings.path())
         if self._settings is not None and version == self._version:
             return
@@ -302,7 +302,7 @@ async def _send(settings: Settings, name: str, notification: Notification) -> De
     body = msgspec.json.encode(notification)
     options = settings.notifiers[name]
     if isinstance(options, Webhook):
-        # Imported only here: most monitors notify no one.
+        # Imported only here: most users have no notifiers.
         from agentbus.api.webhook import post
 
         return await post(options, notification.id, body)

@@ -1,6 +1,6 @@
 """Post a notification to a URL of the user, in the form of Standard Webhooks.
 
-The host is resolved once, every address is judged, and the connection is made to the address that was judged: a name
+The host is resolved once, every address is checked, and the connection is made to the address that was checked: a name
 server that answers differently the next time changes nothing. TLS verifies the name of the host all the same. Redirects
 are not followed, proxies of the environment are not used, and of the response only the status and Retry-After are read.
 

@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "types": ("types", "list, show and add types of agents and messages"),
     "monitor": ("monitor", "detect dead agents and interrupted sessions"),
     "metrics": ("metrics", "print metrics of the bus for Prometheus"),
-    "notifications": ("notifications", "list, check and test webhooks and commands that are told of what needs you"),
+    "notifications": ("notifications", "list, check and test the webhooks and commands that notify you"),
     "serve": ("serve", "serve the HTTP API and the dashboard"),
     "token": ("serve", "create, list and revoke tokens of HTTP clients"),
     "cleanup": ("maintenance", "archive and delete old data"),

@@ -1,6 +1,6 @@
 """Addresses that a request out of this machine may go to: public ones, and those that the user allows.
 
-An address is judged after the name was resolved, so that no spelling of a host (``0177.0.0.1``, ``2130706433``) and no
+An address is checked after the name was resolved, so that no spelling of a host (``0177.0.0.1``, ``2130706433``) and no
 answer of a name server leads elsewhere.
 """
 

@@ -37,7 +37,7 @@ _MAX_TEXT = 2000
 """Characters of a question or an error."""
 _MAX_ERROR = 500
 _FIRST_DELAY, LONGEST_DELAY = 5.0, 3600.0
-"""Seconds before the second attempt, and the most before any."""
+"""Seconds before the second attempt, and the maximum."""
 MAX_LEASE = 180_000
 """Milliseconds. A lease that ends later is from before the clock was set back."""
 _QUIET = 3600 * 1000
@@ -360,7 +360,7 @@ def _read(after: int, until: int, wanted: Subscription) -> Op[list[EventRecord]]
 
 
 def _select(events: Sequence[EventRecord], wanted: Subscription, now: Now) -> Op[list[_Selected]]:
-    """Return the events that a notifier wants. An approval that was decided meanwhile waits for no one."""
+    """Return the events that a notifier wants. An approval that was decided is left out."""
     sessions = yield from _sessions(events)
     selected: list[_Selected] = []
     for one in events:

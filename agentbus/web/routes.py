@@ -36,7 +36,7 @@ from agentbus.web.streams import Events
 
 PREFIX = "/api/v1"
 METRICS = "/metrics"
-"""The path that Prometheus asks for unless told otherwise. It is served as the route of this name."""
+"""The path that Prometheus requests by default. It is served as the route of this name."""
 ALONE = "~"
 """A segment whose value is in the query."""
 

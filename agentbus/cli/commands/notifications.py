@@ -1,4 +1,4 @@
-"""The notifiers of the user: webhooks and commands that are told of approvals, interrupted sessions, dead letters and
+"""The notifiers of the user: webhooks and commands that report approvals, interrupted sessions, dead letters and
 findings of the monitor. Only the user's own file sets them up, never a bus or a file of a project."""
 
 from __future__ import annotations
