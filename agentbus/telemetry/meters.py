@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from opentelemetry.metrics import CallbackOptions, Observation
 
+from agentbus.core.measurements import SECOND_BOUNDS
 from agentbus.errors import AgentBusError
 from agentbus.telemetry import VERSION
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("agentbus.telemetry")
 
-DURATIONS = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60, 600]
+DURATIONS = [*SECOND_BOUNDS, 60, 600]
 """Upper bounds in seconds: of a commit, and of a handler."""
 MAX_NAMED = 100
 """Pools and topics that the metrics of a process name; the others are counted together."""

@@ -239,7 +239,7 @@ class SpanTracer(Propagation):
         found = span_context(text)
         return self._context() if found is None else trace.set_span_in_context(NonRecordingSpan(found))
 
-    def _begun(
+    def _start(
         self,
         name: str,
         kind: SpanKind,
@@ -304,7 +304,7 @@ class SpanTracer(Propagation):
         attributes["agentbus.lease.age"] = message._lease_age()
         created = trace_of(message.headers)
         # As the parent too, so that one trace leads from the sender through the handler.
-        return self._begun(
+        return self._start(
             _titled("process", attributes), SpanKind.CONSUMER, attributes,
             parent=self._within(created), links=(created,), meter=meter,
         )  # fmt: skip
@@ -319,7 +319,7 @@ class SpanTracer(Propagation):
         else:
             attributes["messaging.batch.message_count"] = len(found)
         created = (trace_of(message.headers) for message in found) if addresses is None else ()
-        return self._begun(_titled(operation, attributes), SpanKind.CLIENT, attributes, links=created, meter=meter)
+        return self._start(_titled(operation, attributes), SpanKind.CLIENT, attributes, links=created, meter=meter)
 
     # Tasks
 
@@ -328,14 +328,14 @@ class SpanTracer(Propagation):
             "gen_ai.workflow.name": request.workflow, "gen_ai.conversation.id": request.session or request.id,
             "agentbus.task.id": request.id,
         }  # fmt: skip
-        return self._begun(f"start {request.workflow}", SpanKind.PRODUCER, attributes)
+        return self._start(f"start {request.workflow}", SpanKind.PRODUCER, attributes)
 
     def run_task(self, task: ClaimedTask | TaskRecord) -> Span:
         attributes = {
             "gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": task.workflow,
             "gen_ai.conversation.id": task.session or task.id, "agentbus.task.id": task.id,
         }  # fmt: skip
-        return self._begun(
+        return self._start(
             f"invoke_workflow {task.workflow}", SpanKind.INTERNAL, attributes,
             parent=self._within(task.trace), links=(task.trace,),
         )  # fmt: skip
@@ -345,7 +345,7 @@ class SpanTracer(Propagation):
             "gen_ai.workflow.name": run.claimed.workflow, "agentbus.task.id": run.claimed.id,
             "agentbus.step.key": step.key, "agentbus.step.attempt": attempt,
         }  # fmt: skip
-        return self._begun(f"step {step.name}", SpanKind.INTERNAL, attributes, links=(before,))
+        return self._start(f"step {step.name}", SpanKind.INTERNAL, attributes, links=(before,))
 
     # Agents and requests
 
@@ -354,7 +354,7 @@ class SpanTracer(Propagation):
             "gen_ai.operation.name": "invoke_agent", "gen_ai.agent.id": agent, "gen_ai.agent.name": type,
             "agentbus.agent.restart": restart,
         }  # fmt: skip
-        return self._begun(f"invoke_agent {type}", SpanKind.INTERNAL, attributes)
+        return self._start(f"invoke_agent {type}", SpanKind.INTERNAL, attributes)
 
     def answer(self, method: str, name: str | None, version: str, id: object, meta: Mapping[str, Any]) -> Span:
         attributes: Attributes = {
@@ -363,11 +363,11 @@ class SpanTracer(Propagation):
         if name is not None:
             attributes |= {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
         title = method if name is None else f"{method} {name}"
-        return self._begun(title, SpanKind.SERVER, attributes, parent=self._within(trace_of(meta)))
+        return self._start(title, SpanKind.SERVER, attributes, parent=self._within(trace_of(meta)))
 
     def serve(self, method: str, route: str, headers: Mapping[str, Any]) -> Span:
         attributes: Attributes = {"http.request.method": method, "http.route": route}
-        return self._begun(f"{method} {route}", SpanKind.SERVER, attributes, parent=self._within(trace_of(headers)))
+        return self._start(f"{method} {route}", SpanKind.SERVER, attributes, parent=self._within(trace_of(headers)))
 
     # The process
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.support import zygote
 from tests.support.traces import PARENT
 
 TIMEOUT = 60.0
+ROOT = Path(__file__).parents[2]
 PATIENT = {"OTEL_BSP_EXPORT_TIMEOUT": "30000"}
 """The machine may be busy."""
 FLOWS = """
@@ -171,6 +173,8 @@ def test_an_endpoint_that_is_gone_delays_and_fails_no_command(directory: Path) -
 
 
 def test_telemetry_that_is_not_installed_is_named(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project["optional-dependencies"]["otel"] == list(telemetry.REQUIREMENTS)
     for name in [name for name in sys.modules if name.startswith(("opentelemetry", "agentbus.telemetry."))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
