@@ -72,6 +72,8 @@ AGENT_STATUSES = ("pending", "spawning", "running", "suspect", "completed", "fai
 SESSION_STATUSES = ("active", "paused", "interrupted", "completed", "failed")
 CLIENTS_SCOPE = "agentbus/clients"
 """The scope of what the bus stores about clients: which agent a session is, and what hooks have shown."""
+USAGE_KEY = "usage/tokens"
+"""The entry of an agent's state that counts the tokens it has reported."""
 STATE_TYPES = ("checkpoint", "progress", "user_data", "system_data", "temp_data")
 MESSAGE_STATUSES = ("scheduled", "queued", "leased", "acked", "dead", "expired")
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
+from agentbus.core.validation import USAGE_KEY
 from agentbus.errors import AgentBusError, ReservedScope
 from agentbus.mcp.dispatcher import Context, Reply, error_content
 from agentbus.mcp.errors import InvalidArguments, describe
@@ -387,7 +388,7 @@ def report(call: ToolCall, given: Report) -> Any:
         made = me.checkpoint("report", given.checkpoint, notes=given.note or "")
         done["checkpoint"] = made.id
     if given.tokens:
-        done["tokens"] = bus.do(me.state.increment("usage/tokens", given.tokens))
+        done["tokens"] = bus.do(me.state.increment(USAGE_KEY, given.tokens))
     if given.progress is not None or given.note is not None:
         record = bus.do(bus.agents.get(me.id)) if given.progress is None else None
         progress = given.progress if record is None else record.progress

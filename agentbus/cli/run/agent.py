@@ -27,7 +27,7 @@ from agentbus.api.bus import Bus
 from agentbus.cli.run.supervisor import Supervisor, end_all
 from agentbus.cli.run.terminal import Streams
 from agentbus.core.clock import backoff
-from agentbus.core.validation import RETRY_DELAY, VISITOR_LEASE
+from agentbus.core.validation import RETRY_DELAY, USAGE_KEY, VISITOR_LEASE
 from agentbus.errors import AgentBusError, AgentFenced
 from agentbus.operations.agent_identity import VisitRequest, visit
 from agentbus.operations.common import fence_error
@@ -136,8 +136,6 @@ async def _ended_itself(bus: Bus, agent: Agent) -> bool:
     return record.status == "completed" or (record.status == "failed" and record.evidence is None)
 
 
-USAGE = "usage/tokens"
-"""The entry of the agent's state that counts the tokens it has reported."""
 KEY = "agentbus.run"
 """The entry of the agent's state that records the run."""
 MAX_PAUSE = 60.0
@@ -232,7 +230,7 @@ class Resident:
         status = self._status(run)
         tokens = None
         with suppress(AgentBusError):
-            tokens = await self._bus.state(self.agent.id).get(USAGE)
+            tokens = await self._bus.state(self.agent.id).get(USAGE_KEY)
         span.note({
             "process.exit.code": run.exit_code,
             "agentbus.agent.status": status,
