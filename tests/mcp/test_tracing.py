@@ -9,19 +9,15 @@ import pytest
 from agentbus import telemetry
 from agentbus.mcp.protocol import CAPABILITIES_KEY, MODERN, VERSION_KEY, Request
 from tests.mcp.conftest import Client
-from tests.support.traces import OTHER, PARENT, STATE, Recorded, linked, parent_of, text_of
+from tests.support.traces import OTHER, PARENT, STATE, Recorded, linked, parent_of, recording, text_of
 
 META = {"traceparent": PARENT, "tracestate": STATE}
 
 
 @pytest.fixture
 def recorded() -> Iterator[Recorded]:
-    pytest.importorskip("opentelemetry.sdk", reason="needs opentelemetry-sdk")
-    found = Recorded()
-    telemetry.enable(found.provider, found.meters)
-    yield found
-    telemetry.disable()
-    found.close()
+    with recording() as found:
+        yield found
 
 
 def call(client: Client, tool: str, meta: dict[str, str], **arguments: object) -> None:

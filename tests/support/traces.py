@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from agentbus import core, telemetry
 from agentbus.core.trace_context import Propagation
 
@@ -26,7 +28,7 @@ def traced(trace: str | None = TRACE) -> Iterator[None]:
 
 
 class Recorded:
-    """The spans and metrics of a test, in memory. Import it where opentelemetry is installed."""
+    """The spans and metrics of a test, in memory."""
 
     def __init__(self) -> None:
         from opentelemetry.sdk.metrics import MeterProvider
@@ -65,6 +67,19 @@ class Recorded:
             for scope in resource.scope_metrics
             for metric in scope.metrics
         }
+
+
+@contextmanager
+def recording() -> Iterator[Recorded]:
+    """Record the spans and metrics of this process for the length of a block; skip the test without OpenTelemetry."""
+    pytest.importorskip("opentelemetry.sdk", reason="needs opentelemetry-sdk")
+    found = Recorded()
+    telemetry.enable(found.provider, found.meters)
+    try:
+        yield found
+    finally:
+        telemetry.disable()
+        found.close()
 
 
 def _value(point: Any) -> Any:

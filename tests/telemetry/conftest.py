@@ -6,16 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from agentbus import telemetry
-from tests.support.traces import Recorded
+from tests.support.traces import Recorded, recording
 
 
 @pytest.fixture
 def recorded() -> Iterator[Recorded]:
     """Spans and metrics of this process, for the length of a test."""
-    pytest.importorskip("opentelemetry.sdk", reason="needs opentelemetry-sdk")
-    found = Recorded()
-    telemetry.enable(found.provider, found.meters)
-    yield found
-    telemetry.disable()
-    found.close()
+    with recording() as found:
+        yield found

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="the extra agentbus[web] is not installed")
 
 from agentbus import Bus, telemetry
-from tests.support.traces import PARENT, STATE, TRACE, Recorded, parent_of, text_of
+from tests.support.traces import PARENT, STATE, TRACE, parent_of, recording, text_of
 from tests.web.client import Client
 
 
@@ -26,15 +26,9 @@ async def test_messages_and_tasks_of_a_request_carry_its_trace(client: Client, b
     task = await bus.tasks.get("f-1")
     assert task is not None
     assert task.trace == TRACE
-    pytest.importorskip("opentelemetry.sdk", reason="needs opentelemetry-sdk")
-    recorded = Recorded()
-    telemetry.enable(recorded.provider, recorded.meters)
-    try:
+    with recording() as recorded:
         await client.post("agents/a/send", {"to": "nowhere", "type": "note"}, **headers)
-    finally:
-        telemetry.disable()
-    served, refused = recorded.spans()
-    recorded.close()
+        served, refused = recorded.spans()
     assert (served.name, served.kind.name) == ("POST /api/v1/agents/{agent}/send", "SERVER")
     assert (parent_of(served), parent_of(refused)) == (PARENT, text_of(served))
     assert served.attributes == {
