@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -114,6 +114,8 @@ def test_a_synchronous_bus_and_a_url_serve_threads_and_event_loops(engine: Engin
             return await ids(again, config("u"))
 
     assert asyncio.run(reopened()) == ["2", "1"]
+    with pytest.raises(InvalidInput, match=r"agentbus\.connect\(\)"):
+        AgentBusSaver(cast("Any", engine))
 
 
 async def test_any_text_names_a_thread_a_namespace_and_a_checkpoint(bus: agentbus.Bus) -> None:
