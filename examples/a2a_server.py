@@ -4,7 +4,7 @@ A translator works on the bus. A gateway process is the A2A server: it passes me
 and stores A2A tasks on the bus. A client of the A2A SDK, which knows nothing of agentbus, reads the agent card, sends a
 message and gets the translation. The server is killed with kill -9; a new one still has the task.
 
-    python examples/a2a_server.py        # on a temporary bus; needs agentbus[a2a] and agentbus[web]
+    python examples/a2a_server.py        # on a temporary bus; needs the extras a2a and web
     python examples/a2a_server.py BUS    # a directory, or postgresql://user@host/database
 """
 

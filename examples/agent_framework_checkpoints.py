@@ -4,7 +4,7 @@ The workflow passes a draft from one executor to the next; the framework saves a
 bus. This program kills the process while the second executor works. Another process finds the latest checkpoint and
 continues from it: the first executor does not run again.
 
-    python examples/agent_framework_checkpoints.py        # on a temporary bus; needs agentbus[agent-framework]
+    python examples/agent_framework_checkpoints.py        # on a temporary bus; needs the extra agent-framework
     python examples/agent_framework_checkpoints.py BUS    # a directory, or postgresql://user@host/database
 """
 

@@ -6,7 +6,7 @@ continues there, without asking for the first response again.
 
 The model is a function, so that the program needs no account: put the name of a real one in its place.
 
-    python examples/pydantic_ai_assistant.py        # on a temporary bus; needs agentbus[pydantic-ai]
+    python examples/pydantic_ai_assistant.py        # on a temporary bus; needs the extra pydantic-ai
     python examples/pydantic_ai_assistant.py BUS    # a directory, or postgresql://user@host/database
 """
 
