@@ -14,6 +14,7 @@ from agentbus.core.codec import LARGE, encode
 from agentbus.core.threads import run_in_thread
 from agentbus.core.validation import (
     MAX_BATCH,
+    MAX_DELETIONS,
     MAX_HISTORY_META,
     MAX_HISTORY_TEXT,
     MAX_ID,
@@ -127,7 +128,7 @@ class Histories:
         request = WriteRequest(
             check_kind(kind),
             _check_name(name),
-            deletes=tuple(_check_place(place) for place in _listed(delete, "delete", "tuples of part and key")),
+            deletes=tuple(_check_place(place) for place in _few(delete, "delete", "tuples of part and key")),
             meta=None if meta is None else _meta(meta),
             if_version=None if if_version is None else check_range(if_version, "if_version", 0, MAX_ID),
         )
@@ -251,7 +252,7 @@ class Histories:
         """
         checked = None
         if keys is not None:
-            checked = tuple(_check_place((part or "", key))[1] for key in _listed(keys, "keys", "a list of keys"))
+            checked = tuple(_check_place((part or "", key))[1] for key in _few(keys, "keys", "a list of keys"))
         request = DeleteRequest(
             check_kind(kind),
             _check_name(name),
@@ -358,6 +359,13 @@ def _meta(meta: object) -> str:
     if not isinstance(meta, dict):
         raise InvalidInput(reason="meta must be a dict")
     return "{}" if not meta else encode(meta, MAX_HISTORY_META)[0]
+
+
+def _few(values: object, what: str, rule: str) -> builtins.list[Any]:
+    """Return a list of items to delete that is short enough for one commit."""
+    found = _listed(values, what, rule)
+    check_range(len(found), f"the length of {what}", 0, MAX_DELETIONS)
+    return found
 
 
 def _listed(values: object, what: str, rule: str) -> builtins.list[Any]:

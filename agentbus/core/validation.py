@@ -61,6 +61,8 @@ MAX_HISTORY_TEXT = 512
 """Characters of the name of a history, and of the part and the key of an item."""
 MAX_HISTORY_META = 64 * 1024
 """Bytes of the metadata of a history or an item, as JSON."""
+MAX_DELETIONS = 100_000
+"""Items of a history that one call may delete by their names."""
 MAX_ID = 2**62
 """Greater than any row id."""
 OLD_TRANSACTION = 300

@@ -184,13 +184,13 @@ class ArchivedHistory(_Line, frozen=True, tag="history"):
 
 
 class ArchivedHistoryItem(_Line, frozen=True, tag="history_item"):
-    """An item of a history. ``version``: that of the history when the item was read; ``began``: when the history was
-    created."""
+    """An item of a history. ``version``: that of the history when the item was read; ``history_created``: when the
+    history was created."""
 
     kind: HistoryKindName
     history: HistoryText
     version: Id
-    began: Number
+    history_created: Number
     part: Annotated[str, msgspec.Meta(max_length=MAX_HISTORY_TEXT)]
     key: HistoryText
     number: Id

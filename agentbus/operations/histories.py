@@ -170,6 +170,8 @@ class _History(msgspec.Struct):
     meta: str = "{}"
     changed: bool = False
     meta_changed: bool = False
+    floor: int = 0
+    """The greatest version of a deleted history: a new one starts after it."""
 
 
 class _Item(msgspec.Struct):
@@ -253,6 +255,11 @@ def _read_histories(places: Iterable[Place]) -> Op[dict[Place, _History]]:
     rows = yield Query("history_standing", (plain(names),))
     for kind, name, *rest in rows:
         histories[kind, name] = _History(*rest)
+    new = [history for history in histories.values() if history.id is None]
+    if new:
+        ((floor,),) = yield Query("history_floor", ())
+        for history in new:
+            history.floor = floor
     return histories
 
 
@@ -300,7 +307,7 @@ def _apply(request: WriteRequest, history: _History, items: dict[Place, _Item], 
         item.size, item.put, item.there, item.changed = len(put.body), put, True, True
     if request.meta is not None and request.meta != history.meta:
         history.meta, history.meta_changed = request.meta, True
-    history.version += 1
+    history.version = max(history.version, history.floor) + 1
     history.updated = now.wall
     history.changed = True
     return _made(request.kind, request.name, history)
@@ -314,13 +321,18 @@ def _refusal(request: WriteRequest, history: _History, items: dict[Place, _Item]
         )  # fmt: skip
     for put in request.puts:
         key = put.key
-        if key is None or len(key) != DIGITS or not (key.isascii() and key.isdigit()) or int(key) <= history.last:
+        if key is None or not _is_ahead(key, history.last):
             continue
         item = items.get((put.part, key))
         if item is None or not item.there:
             rule = f"{DIGITS} digits are the bus's own form: leave out the key to append"
             return InvalidName(what="key", name=key, rule=rule)
     return None
+
+
+def _is_ahead(key: str, last: int) -> bool:
+    """Return True for a key that the bus will choose for an item after the number ``last``."""
+    return len(key) == DIGITS and key.isascii() and key.isdigit() and int(key) > last
 
 
 def _made(kind: str, name: str, history: _History) -> History:
@@ -387,7 +399,7 @@ def delete_history(request: DeleteRequest, now: Now) -> Op[Outcome[int]]:
     if history.id is None:
         return 0
     if request.part is None and request.keys is None:
-        yield from _delete(history.id, *place, history.items, history.size, now)
+        yield from _delete(history.id, history.version, *place, history.items, history.size, now)
         return history.items
     part = request.part or ""
     if request.keys is None:
@@ -420,7 +432,7 @@ def copy_history(request: CopyRequest, now: Now) -> Op[Outcome[History]]:
             what="history", name=request.target, status="not empty", action="copy into it",
             advice="delete it first, or choose another name",
         )  # fmt: skip
-    copy.version += 1
+    copy.version = max(copy.version, copy.floor) + 1
     copy.created = copy.created if copy.id is not None else now.wall
     copy.last, copy.items, copy.size = max(origin.last, copy.last), origin.items, origin.size
     copy.meta, copy.updated, copy.changed, copy.meta_changed = origin.meta, now.wall, True, True
@@ -449,8 +461,11 @@ def restore_history_item(line: ArchivedHistoryItem) -> Op[Outcome[bool]]:
     if history.id is None:
         return UnknownHistory(kind=line.kind, name=line.history)
     what = item_text(line.kind, line.history, line.part, line.key)
-    if history.created != line.began:
+    if history.created != line.history_created:
         return ArchiveDiffers(what="history", id=line.history)
+    if _is_ahead(line.key, line.number):
+        rule = f"{DIGITS} digits are the bus's own form: at most the number of the item, {line.number}"
+        return InvalidName(what="key", name=line.key, rule=rule)
     rows = yield Query("history_alike", (history.id, line.part, line.key, line.number))
     if rows:
         same = rows == [(line.part, line.key, line.number, line.checksum)]
@@ -472,11 +487,13 @@ def remove_history(id: int, version: int, now: Now) -> Op[bool]:
     if not rows:
         return False
     ((kind, name, items, size),) = rows
-    yield from _delete(id, kind, name, items, size, now)
+    yield from _delete(id, version, kind, name, items, size, now)
     return True
 
 
-def _delete(id: int, kind: str, name: str, items: int, size: int, now: Now) -> Op[None]:
+def _delete(id: int, version: int, kind: str, name: str, items: int, size: int, now: Now) -> Op[None]:
+    """Delete a history. The bus records the highest version, so that none is reused under the same name."""
+    yield Query("history_raise_floor", (version,))
     yield Query("history_clear", (id,))
     yield Query("history_delete", (id,))
     facts = {"history_kind": kind, "history": name, "items": items, "size": size}

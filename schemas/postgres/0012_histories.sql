@@ -37,3 +37,6 @@ CREATE TABLE history_items (
 );
 
 CREATE UNIQUE INDEX history_items_by_number ON history_items (history, number);
+
+-- The greatest version of the histories that were deleted: a new history starts after it, so that no version is reused.
+INSERT INTO counters (name, value) VALUES ('history', 0);

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import agentbus
-from agentbus import Bus, History, HistoryItem, HistoryPut
+from agentbus import Bus, History, HistoryItem, HistoryPut, HistoryWrite, RetentionPolicy
 from agentbus.errors import (
     AgentBusError,
     HistoryConflict,
@@ -273,7 +273,23 @@ async def test_items_parts_and_histories_are_deleted(bus: Bus) -> None:
     assert await bus.histories.delete("k", "h") == 2
     (event,) = [event async for event in bus.events(kind="history_deleted")]
     assert event.facts == {"history_kind": "k", "history": "h", "items": 2, "size": 2}
-    assert (await written(bus, "h", "a")).version == 1
+
+
+async def test_a_history_that_is_written_again_reuses_no_version(bus: Bus) -> None:
+    await written(bus, "h", "a")
+    old = await written(bus, "h", "b")
+    await bus.histories.delete("k", "h")
+    with pytest.raises(HistoryConflict):
+        await bus.histories.write("k", "h", [put("c")], if_version=old.version)
+    new = await bus.histories.write("k", "h", [put("c")], if_version=0)
+    assert new.version == old.version + 1
+    await bus.histories.delete("k", "h")
+    # Retention and copies neither.
+    assert (await bus.histories.copy("k", (await written(bus, "other", "a")).name, "h")).version == new.version + 1
+    await bus.retention.apply(policy=RetentionPolicy(histories=0))
+    assert (await bus.histories.list()).items == []
+    writes = [HistoryWrite(kind="k", name=name) for name in ("h", "other")]
+    assert {one.version for one in await bus.histories.write_all(writes)} == {new.version + 2}
 
 
 async def test_a_history_is_copied(bus: Bus, clock: FakeClock) -> None:
@@ -323,6 +339,8 @@ async def test_bad_input_is_refused(bus: Bus) -> None:
         (PayloadTooLarge, histories.write("k", "h", [put("k", meta={"x": "y" * 65_536})])),
         (SnapshotTooLarge, histories.write("k", "h", [put("k", b"x" * (16 * 1024 * 1024 + 1))])),
         (OutOfRange, histories.write("k", "h", [put()] * 10_001)),
+        (OutOfRange, histories.write("k", "h", delete=[("", "k")] * 100_001)),
+        (OutOfRange, histories.delete("k", "h", keys=["k"] * 100_001)),
         (OutOfRange, histories.write("k", "h", if_version=-1)),
         (OutOfRange, histories.items("k", "h", limit=0)),
         (OutOfRange, histories.items("k", "h", after=-1)),

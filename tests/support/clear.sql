@@ -30,7 +30,7 @@ BEGIN
                 DELETE FROM %2$I.meta WHERE key <> 'bus';
                 UPDATE %2$I.meta SET value = left(replace(gen_random_uuid()::text, '-', ''), 16);
                 DELETE FROM %2$I.vocabulary WHERE builtin = 0;
-                DELETE FROM %2$I.counters WHERE name NOT IN ('message', 'change', 'directory');
+                DELETE FROM %2$I.counters WHERE name NOT IN ('message', 'change', 'directory', 'history');
                 UPDATE %2$I.counters SET value = 0;
                 PERFORM setval(one, 1, false) FROM unnest(%6$L::regclass[]) AS one;
                 RETURN true;

@@ -28,6 +28,7 @@ from langgraph.store.base import (
 )
 
 from agentbus.core.codec import decode, encode
+from agentbus.core.validation import MAX_DELETIONS
 from agentbus.errors import InvalidInput, OutOfRange, VersionConflict
 from agentbus.integrations._histories import list_all
 from agentbus.integrations.langgraph.caller import Adapter, AnyBus, Caller
@@ -246,7 +247,8 @@ class AgentBusStore(Adapter, BaseStore):
                 return 0
             now = self._now()
             expiries = await self._expiries(history)
-            expired = [one.key for one in expiries if one.meta["at"] <= now]
+            # Each has two items; the next sweep removes what is more than one write may delete.
+            expired = [one.key for one in expiries if one.meta["at"] <= now][: MAX_DELETIONS // 2]
             again = [one for one in expiries if one.meta["at"] > now and one.key in refresh]
             if not expired and not again:
                 return 0

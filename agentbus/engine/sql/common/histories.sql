@@ -178,6 +178,14 @@ SELECT count(*), CAST(coalesce(sum(size), 0) AS bigint) FROM history_items WHERE
 -- Delete the items of a part of a history.
 DELETE FROM history_items WHERE history = $1 AND part = $2;
 
+-- name: history_floor
+-- The greatest version of the histories that were deleted.
+SELECT value FROM counters WHERE name = 'history';
+
+-- name: history_raise_floor
+-- Record the version of a history that is being deleted.
+UPDATE counters SET value = $1 WHERE name = 'history' AND value < $1;
+
 -- name: history_delete
 -- Delete a history without items.
 DELETE FROM histories WHERE id = $1;
