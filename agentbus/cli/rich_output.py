@@ -58,7 +58,7 @@ class Grid:
         self._columns = columns
         self._rows = rows
         self._numeric = numeric
-        self._title = title
+        self._title = title and escape_control_chars(title)
         self._prose = [name in _PROSE or kind in {"json", "names", "prose", "reason"} for name, kind in columns]
         self._main = self._main_column()
         self._clipped = [clipped and prose and columns[i][1] != "reason" for i, prose in enumerate(self._prose)]
@@ -332,7 +332,7 @@ def draw_table(
     """Return a table of records; with ``max_lines``, in that number of lines."""
     if not rows:
         return Text(empty, style="dim")
-    more = [] if cursor is None else [Text(f"more results: --cursor {cursor}", style="dim")]
+    more = [] if cursor is None else [Text(escape_control_chars(f"more results: --cursor {cursor}"), style="dim")]
     return (
         Screen([shortenable(columns, rows), *more], max_lines - 1) if max_lines else Group(grid(columns, rows), *more)
     )
@@ -379,13 +379,14 @@ def sections(parts: Sequence[Part], remark: str | None) -> None:
         first = False
         if part.title:
             # The title of a table would be folded to its width.
-            console.print(Text(part.title, style="italic"))
+            console.print(Text(escape_control_chars(part.title), style="italic"))
         kinds = getattr(part, "kinds", None)
         if kinds is not None:
             record({row["name"]: row["value"] for row in part.rows}, kinds)
         else:
             console.print(grid(part.columns, part.rows))
     if remark is not None:
+        remark = escape_control_chars(remark)
         console.print(Text(remark, style="dim") if first else Text(f"\n{remark}", style="dim"))
 
 
@@ -445,7 +446,7 @@ def cell(value: Any, kind: str) -> Text:
         facts = " ".join(f"{name}={plain(one)}" for name, one in value.items() if one not in (None, {}, []))
         return Text(escape_control_chars(facts) or NOTHING)
     if kind == "command":
-        return Text(str(value), style="bold cyan")
+        return Text(escape_control_chars(str(value)), style="bold cyan")
     if kind == "names":
         return Text(escape_control_chars(", ".join(value)) or NOTHING)
     return Text(escape_control_chars(value) if isinstance(value, str) else plain(value))

@@ -10,6 +10,7 @@ import pytest
 from agentbus import HistoryPut
 from agentbus.sync.bus import open_bus
 from tests.cli.conftest import Shell
+from tests.cli.terminals import on_terminal
 from tests.cli.test_terminal import completed
 
 HOSTILE = "$(touch hit) `touch hit`\t\x1b[31m\n"
@@ -61,3 +62,10 @@ def test_completion_expands_no_name_of_a_history(stored: Shell) -> None:
     found = completed(stored, 'agentbus histories show langgraph ""', 'agentbus histories show ""')
     assert found == ["run-1", "langgraph openai"]
     assert not (stored.directory / "hit").exists()
+
+
+def test_no_terminal_interprets_the_name_of_a_history(stored: Shell) -> None:
+    for words in (("show", "langgraph", HOSTILE), ("list", "langgraph", "--limit", "1"), ("delete", "openai", "chat")):
+        code, shown = on_terminal(stored, "histories", *words)
+        assert (code, "\x1b[31m" in shown) == (0, False)
+        assert (r"\x1b[31m" in shown) == (words[0] != "delete")
