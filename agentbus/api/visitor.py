@@ -286,16 +286,19 @@ class Visitor:
             await self._write(ack, AckRequest(self._actor, leases(held)))
         return before
 
-    async def nack(self, *messages: str, delay: float | None = None, error: str | None = None) -> None:
-        """Release messages, to be retried after ``delay`` seconds (default: exponential backoff).
+    async def nack(self, *messages: str, delay: float | None = None, error: str | None = None) -> list[str]:
+        """Release messages, to be retried after ``delay`` seconds (default: exponential backoff). Return those whose
+        last attempt it was: they became dead letters.
 
         >>> await visitor.nack("m-7#1", delay=5, error="the model was overloaded")    # doctest: +SKIP
+        []
         """
         held = await held_messages(self, messages)
         attempts = max((one.attempts for one in held), default=1)
         request = nack_request(self._actor, leases(held), attempts, delay, error)
         with core.NO_SPAN if core.tracer is None else core.tracer.settle("nack", held, self._mailboxes.addresses):
             await self._write(release, request)
+        return [name for name, one in zip(messages, held, strict=True) if one.is_last_attempt]
 
     async def reject(self, *messages: str, error: str) -> None:
         """Make messages dead letters at once, without a retry.

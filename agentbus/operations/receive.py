@@ -205,7 +205,7 @@ def release(requests: Sequence[ReleaseRequest], now: Now) -> Op[list[Outcome[Non
         for position, (id, _) in enumerate(request.leases):
             message = held[id]
             attempts = request.restore[position] if request.restore else message.attempts
-            if not request.restore and attempts >= message.max_attempts:
+            if not request.restore and message.is_last_attempt:
                 reason = request.error or f"released after attempt {attempts} of {message.max_attempts}"
                 endings.append(message.ending(reason, request.actor.agent))
                 continue
@@ -228,7 +228,7 @@ def reject(requests: Sequence[RejectRequest], now: Now) -> Op[list[Outcome[None]
 
 def take_back(messages: Sequence[Held], reason: str, now: Now) -> Op[None]:
     """Take back leases whose holder is gone: queue the message, or make it a dead letter if no attempt is left."""
-    back = [message for message in messages if message.attempts < message.max_attempts]
+    back = [message for message in messages if not message.is_last_attempt]
     yield from _release(
         [("queued", None, message.attempts, f"{message.holder}: {reason}", message.id) for message in back],
         [message.mailbox for message in back],

@@ -237,6 +237,11 @@ class Held(msgspec.Struct, frozen=True):
     def public_id(self) -> str:
         return self.message_id or f"m-{self.id}"
 
+    @property
+    def is_last_attempt(self) -> bool:
+        """Return True if the message becomes a dead letter when it is released."""
+        return self.attempts >= self.max_attempts
+
     def ending(self, reason: str, actor: str | None = None) -> Ending:
         return Ending(
             self.id,

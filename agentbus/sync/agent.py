@@ -177,8 +177,9 @@ class BlockingAgent:
             self.call(ack, AckRequest(self._actor, leases(held)))
         return before
 
-    def nack(self, *messages: str, delay: float | None = None, error: str | None = None) -> None:
-        """Release messages, to be retried after ``delay`` seconds (default: exponential backoff)."""
+    def nack(self, *messages: str, delay: float | None = None, error: str | None = None) -> list[str]:
+        """Release messages, to be retried after ``delay`` seconds (default: exponential backoff). Return those whose
+        last attempt it was: they became dead letters."""
         from agentbus.api.deliveries import leases
         from agentbus.api.receiving import nack_request
         from agentbus.operations.receive import release
@@ -188,6 +189,7 @@ class BlockingAgent:
         request = nack_request(self._actor, leases(held), attempts, delay, error)
         with core.NO_SPAN if core.tracer is None else core.tracer.settle("nack", held, self._mailboxes.addresses):
             self.call(release, request)
+        return [name for name, one in zip(messages, held, strict=True) if one.is_last_attempt]
 
     def reject(self, *messages: str, error: str) -> None:
         """Make messages dead letters at once, without a retry."""

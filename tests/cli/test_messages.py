@@ -142,6 +142,15 @@ def test_a_message_is_given_back_or_rejected(pair: Shell) -> None:
     assert pair.run("messages", "show", "m-1").code == 4
 
 
+def test_nack_says_which_messages_became_dead_letters(pair: Shell) -> None:
+    pair.say("send", "b", "note", "1", "--max-attempts", "1", agent="a")
+    pair.say("send", "b", "note", "2", agent="a")
+    pair.say("receive", "--max", "2", agent="b")
+    done = pair.json("nack", "m-1", "m-2", agent="b")
+    assert [(one["message"], one["status"]) for one in done] == [("m-1", "dead"), ("m-2", "given back")]
+    assert pair.say("messages", "dead").startswith("m-1\t")
+
+
 def test_a_lease_that_is_lost_settles_nothing(pair: Shell) -> None:
     pair.say("send", "pool:pool", "note", "1", agent="a")
     (mine,) = pair.json("receive", "--lease", "0.05", agent="a")

@@ -229,8 +229,14 @@ def _messages(parser: ArgumentParser) -> None:
 
 
 def nack(call: Call) -> Result:
-    call.correspondent.nack(*call.arguments.message, delay=call.arguments.delay, error=call.arguments.error)
-    return _settled(call, "given back", "released for redelivery:")
+    given = call.arguments
+    dead = call.correspondent.nack(*given.message, delay=given.delay, error=given.error)
+    back = [message for message in given.message if message not in dead]
+    done = [f"released for redelivery: {', '.join(back)}"] if back else []
+    if dead:
+        done.append(f"dead-lettered after the last attempt: {', '.join(dead)}")
+    statuses = [{"message": one, "status": "dead" if one in dead else "given back"} for one in given.message]
+    return Done(statuses, "; ".join(done))
 
 
 def _nack(parser: ArgumentParser) -> None:

@@ -132,12 +132,14 @@ class Visitor(Wrapper[api.Visitor], wraps=api.Visitor):
         """
         return self._call(self._inner.ack, *messages)
 
-    def nack(self, *messages: str, delay: float | None = None, error: str | None = None) -> None:
-        """Release messages, to be retried after ``delay`` seconds (default: exponential backoff).
+    def nack(self, *messages: str, delay: float | None = None, error: str | None = None) -> list[str]:
+        """Release messages, to be retried after ``delay`` seconds (default: exponential backoff). Return those whose
+        last attempt it was: they became dead letters.
 
         >>> visitor.nack("m-7#1", delay=5, error="the model was overloaded")    # doctest: +SKIP
+        []
         """
-        self._call(self._inner.nack, *messages, delay=delay, error=error)
+        return self._call(self._inner.nack, *messages, delay=delay, error=error)
 
     def reject(self, *messages: str, error: str) -> None:
         """Make messages dead letters at once, without a retry.
