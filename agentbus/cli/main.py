@@ -196,6 +196,10 @@ class Parser(ArgumentParser):
     def options(self) -> list[str]:
         return [option for option in self._option_string_actions if option.startswith("--")]
 
+    def takes_words(self) -> bool:
+        """Return True if there are arguments besides the options."""
+        return bool(self._get_positional_actions())
+
 
 def _parse(parser: Parser, words: list[str]) -> Namespace:
     arguments, unknown = parser.parse_known_args(words)
@@ -237,6 +241,8 @@ def _options_first(parser: Parser, words: list[str]) -> list[str]:
 def _unknown_option(parser: Parser, name: str) -> Usage:
     near = _closest(name, parser.options())
     advice = f"did you mean {near}?" if near else f"see {parser.prog} --help"
+    if not near and parser.takes_words():
+        advice = f"write -- before an argument that starts with -, or see {parser.prog} --help"
     return Usage(reason=f"{parser.prog} has no option {shortened(name)}", advice=advice)
 
 

@@ -64,6 +64,14 @@ def test_completion_expands_no_name_of_a_history(stored: Shell) -> None:
     assert not (stored.directory / "hit").exists()
 
 
+def test_a_name_that_starts_with_a_hyphen_follows_two(stored: Shell) -> None:
+    with open_bus(stored.directory / ".agentbus") as bus:
+        bus.do(bus.histories.write("claude", "-tmp-work/7"))
+    error = stored.refused("histories", "show", "claude", "-tmp-work/7", code=2)
+    assert "write -- before an argument that starts with -" in error["fix"]
+    assert "\t-tmp-work/7\n" in stored.say("histories", "show", "claude", "--", "-tmp-work/7")
+
+
 def test_no_terminal_interprets_the_name_of_a_history(stored: Shell) -> None:
     for words in (("show", "langgraph", HOSTILE), ("list", "langgraph", "--limit", "1"), ("delete", "openai", "chat")):
         code, shown = on_terminal(stored, "histories", *words)
