@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from shlex import quote
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
@@ -122,7 +122,7 @@ def describe_waits(waits: Sequence[str], after: Mapping[str, str] | None = None)
 
 class Question(msgspec.Struct, frozen=True):
     """A decision that a task waits for. ``kind`` is ``approval``, or ``step`` for one whose outcome is unknown.
-    ``command`` is the command that answers."""
+    ``command`` is the command that answers; ``shown`` the value to decide on, which is not in the overview."""
 
     task: str
     kind: str
@@ -130,6 +130,7 @@ class Question(msgspec.Struct, frozen=True):
     since: int
     expires: int | None
     command: str
+    shown: Any = msgspec.UNSET
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -213,12 +214,16 @@ async def gather_overview(bus: Source, home: str | None, bounds: CapacityLimits)
     )
 
 
-async def open_questions(bus: Source) -> list[Question]:
-    """Return the decisions that tasks wait for: approvals, and steps whose outcome is unknown."""
+async def open_questions(bus: Source, *, shown: bool = False) -> list[Question]:
+    """Return the decisions that tasks wait for: approvals, and steps whose outcome is unknown. ``shown``: with the
+    values to decide on, which may be long."""
     approvals: Sequence[Question] = [
-        Question(one.task, "approval", one.key, one.created, one.expires, f"agentbus task approve {one.task} {one.key}")
+        Question(
+            one.task, "approval", one.key, one.created, one.expires, f"agentbus task approve {one.task} {one.key}",
+            one.shown if shown else msgspec.UNSET,
+        )
         for one in await bus.tasks.approvals(limit=_MAX_QUESTIONS)
-    ]
+    ]  # fmt: skip
     steps = [
         Question(task, "step", key, since, None, f"agentbus task settle {task} {key} --result JSON")
         for task, key, since in await bus._engine.read(unsettled_steps, _MAX_QUESTIONS)

@@ -22,7 +22,7 @@ BRIEF = TaskOverview.__struct_fields__
 STEP = (
     "key", "kind", "status", "attempt", "failures", "progress", "started", "finished", "child", "superseded", "error",
 )  # fmt: skip
-APPROVAL = ("key", "status", "created", "decided", "by", "auto", "reason", "expires", "superseded")
+APPROVAL = ("key", "status", "created", "decided", "by", "auto", "reason", "expires", "superseded", "shown")
 SIGNAL = UnreceivedSignal.__struct_fields__
 _MAX_DEPTH = 3
 _MAX_SUBTASKS = 50

@@ -60,6 +60,10 @@ def test_a_task_is_started_looked_at_approved_and_waited_for(shell: Shell) -> No
     (asked,) = shell.told("task", "approvals")
     answer = asked["command"]
     assert answer == "agentbus task approve f-1 plan"
+    # Everything that shows the question shows what is to be decided.
+    assert asked["shown"] == {"request": "Add login", "feedback": None}
+    told = [shell.say("task", "approvals"), shell.say("task", "show", "f-1").partition("\napproval\t")[2]]
+    assert [json.loads(text.splitlines()[0].split("\t")[-1]) for text in told] == [asked["shown"]] * 2
     plain = [line.split("\t") for line in shell.say("task", "show", "f-1").splitlines()]
     assert ["task", "phase", "planning"] in plain
     assert [row[1:5] for row in plain if row[0] == "step"] == [

@@ -12,7 +12,7 @@ from agentbus.cli.commands.task_items import COMMANDS as ITEM_COMMANDS
 from agentbus.cli.commands.task_signals import COMMANDS as SIGNAL_COMMANDS
 from agentbus.cli.context import Call, Command, ending_cleanly
 from agentbus.cli.errors import FAILED, NOTHING, missing
-from agentbus.cli.output import Notice, Result, Rows, bare
+from agentbus.cli.output import Notice, Result, Rows, bare, plain
 from agentbus.cli.task_tree import TaskView, describe_delay, load_tree
 from agentbus.cli.views import show_or_watch
 from agentbus.core.validation import TASK_ENDED
@@ -26,7 +26,9 @@ COLUMNS = (
     "id", "workflow", "status:status", "phase", "progress:percent", "waits:json", "session", "updated:time", "name",
     "holder", "after:json",
 )  # fmt: skip
-ASKED = ("task", "kind", "name", "since:time", "expires:time", "command:command")
+ASKED = ("task", "kind", "name", "since:time", "expires:time", "command:command", "shown:json")
+_SHORT = 200
+"""Characters of a value to decide on that a terminal shows in a list."""
 _WAITS = ("waiting", "pending")
 _PLAIN = (
     "plain output: id, workflow, status, phase, progress, waits (JSON), session, updated, name, holder, after (JSON)"
@@ -81,13 +83,20 @@ def resumable(call: Call) -> Result:
 
 def approvals(call: Call) -> Result:
     """List the open questions, with the commands that answer them."""
-    return Rows(_questions(call), ASKED, paged=False, empty="no open approvals")
+    return Rows(_questions(call), ASKED, paged=False, people=_seen_question, empty="no open approvals")
+
+
+def _seen_question(row: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of a terminal; the value to decide on is shortened, ``task show`` has all of it."""
+    text = None if row.get("shown") is None else plain(row["shown"])
+    short = text if text is None or len(text) <= _SHORT else f"{text[:_SHORT]}…"
+    return {**{column: row.get(column.partition(":")[0]) for column in ASKED}, ASKED[-1]: short}
 
 
 def _questions(call: Call) -> list[Question]:
     from agentbus.api.overview import open_questions
 
-    return call.bus.do(open_questions(call.bus))
+    return call.bus.do(open_questions(call.bus, shown=True))
 
 
 def show(call: Call) -> Result | int:
@@ -240,7 +249,7 @@ COMMANDS = {
         "  step, key, kind (step, task, phase, checkpoint, sleep, until, signal, receive, expose), status,"
         " attempt, failures, progress, started, finished,"
         " child, superseded, error (JSON)\n"
-        "  approval, key, status, created, decided, by, auto, reason, expires, superseded\n"
+        "  approval, key, status, created, decided, by, auto, reason, expires, superseded, shown (JSON)\n"
         "  subtask, id, name, workflow, status, phase, progress, waits, updated\n"
         "  signal, name, signal_id, sender, created (sent and not received)\n  action, task, about, command",
         columns=True,
@@ -248,7 +257,7 @@ COMMANDS = {
     "task approvals": Command(
         approvals, "List the open questions: approvals, and steps whose outcome is unknown.",
         "agentbus task approvals",
-        output="plain output: task, kind (approval, step), name, since, expires, command", columns=True,
+        output="plain output: task, kind (approval, step), name, since, expires, command, shown (JSON)", columns=True,
     ),
     "task wait": Command(
         wait, "Wait until a task has ended, and print its result. Exit code 1 if it failed or was stopped, 4 after a"
