@@ -1,7 +1,7 @@
 """Tasks of the Agent2Agent protocol on a bus, and an executor that passes them to agents of the bus.
 
 Each A2A task is a history of kind ``a2a`` named by its owner and id. Install the SDK with
-``pip install '.[a2a]'``.
+``pip install '.[a2a]'`` in the checkout.
 """
 
 from __future__ import annotations

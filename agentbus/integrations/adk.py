@@ -2,7 +2,7 @@
 
 Each session is a history of kind ``adk`` named ``app/user/session``, with its events and its state as parts. The state
 of a user is the history ``app/user``, that of an app the history ``app``. Install the kit with
-``pip install '.[adk]'``.
+``pip install '.[adk]'`` in the checkout.
 """
 
 from __future__ import annotations

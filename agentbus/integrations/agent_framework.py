@@ -1,7 +1,7 @@
 """Checkpoints of workflows of the Microsoft Agent Framework on a bus.
 
 The checkpoints of a workflow are a history of kind ``agent-framework`` named by the workflow. Install the framework
-with ``pip install '.[agent-framework]'``.
+with ``pip install '.[agent-framework]'`` in the checkout.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Transcripts of the Claude Agent SDK on a bus: a session can be resumed by any process that reaches the bus.
 
 Each session is a history of kind ``claude`` named ``project_key/session_id``. The transcripts of its subagents are
-parts of it, and its summary is in the metadata. Install the SDK with ``pip install '.[claude]'``.
+parts of it, and its summary is in the metadata. Install the SDK with ``pip install '.[claude]'`` in the checkout.
 """
 
 from __future__ import annotations

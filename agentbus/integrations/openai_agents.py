@@ -1,7 +1,7 @@
 """Sessions of the OpenAI Agents SDK on a bus.
 
 Each session is a history of kind ``openai`` named by the session id. Install the SDK with
-``pip install '.[openai-agents]'``.
+``pip install '.[openai-agents]'`` in the checkout.
 """
 
 from __future__ import annotations

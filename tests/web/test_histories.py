@@ -31,7 +31,7 @@ async def test_histories_are_read_in_pages_and_deleted_by_an_operator(
         path = f"histories/lang%2Fgraph/{quote(name, safe='')}"
         shown = (await agent.get(f"{path}?limit=3")).json
         assert (shown["history"]["name"], [item["number"] for item in shown["items"]]) == (name, [1, 2, 3])
-        assert {item["body"] for item in shown["items"]} == {""}
+        assert not any("body" in item for item in shown["items"])
         rest = (await agent.get(f"{path}?cursor={shown['cursor']}&bodies=true&part=p")).json
         assert [(item["number"], base64.b64decode(item["body"])) for item in rest["items"]] == [(4, b"\xff" * 600)]
         assert rest["cursor"] is None

@@ -4,7 +4,7 @@
 ...     graph = builder.compile(checkpointer=AgentBusSaver(bus), store=AgentBusStore(bus))
 ...     await graph.ainvoke(question, {"configurable": {"thread_id": "chat-7"}})
 
-Needs ``langgraph-checkpoint``, which LangGraph brings: ``pip install '.[langgraph]'``.
+Needs ``langgraph-checkpoint``, which LangGraph brings: ``pip install '.[langgraph]'`` in the checkout.
 """
 
 from agentbus.integrations.langgraph.saver import AgentBusSaver

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from agentbus.core.validation import MAX_PAGE, MAX_SNAPSHOT, PAGE_SIZE, check_number_cursor, check_range
@@ -34,11 +36,25 @@ class DeleteQuery(Query, frozen=True):
     key: str | None = None
 
 
+class ShownItem(msgspec.Struct, frozen=True):
+    """An item of a history. It has a ``body`` only if bodies were asked for."""
+
+    history: str
+    part: str
+    key: str
+    number: int
+    encoding: str
+    meta: dict[str, Any]
+    size: int
+    created: int
+    body: bytes | msgspec.UnsetType = msgspec.UNSET
+
+
 class HistoryPage(msgspec.Struct, frozen=True):
     """A history with a page of its items, in the order of their numbers."""
 
     history: History
-    items: list[HistoryItem]
+    items: list[ShownItem]
     cursor: str | None = None
 
 
@@ -62,7 +78,8 @@ async def get_history(call: Call, query: ItemsQuery) -> HistoryPage:
             history.kind, history.name, part=query.part, key=query.key, after=after, limit=_fitting(items)
         )
     more = items and len(found) > len(items)
-    return HistoryPage(history, items, str(items[-1].number) if more else None)
+    shown = [_shown(item, query.bodies) for item in items]
+    return HistoryPage(history, shown, str(items[-1].number) if more else None)
 
 
 async def delete_history(call: Call, query: DeleteQuery) -> Count:
@@ -78,6 +95,11 @@ async def _find(call: Call) -> History:
     if found is None:
         raise UnknownHistory(kind=kind, name=name)
     return found
+
+
+def _shown(item: HistoryItem, bodies: bool) -> ShownItem:
+    fields = msgspec.structs.asdict(item)
+    return ShownItem(**(fields if bodies else {**fields, "body": msgspec.UNSET}))
 
 
 def _fitting(items: list[HistoryItem]) -> int:
