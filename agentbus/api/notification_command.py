@@ -31,8 +31,10 @@ async def run(command: Command, facts: dict[str, str], body: bytes) -> Delivery:
     environment = {name: os.environ[name] for name in (*_PASSED, *command.environment) if name in os.environ}
     environment.setdefault("PATH", _PATH)
     environment |= {f"AGENTBUS_NOTIFICATION_{name}": value for name, value in facts.items()}
+    loop = asyncio.get_running_loop()
     try:
-        process = await asyncio.create_subprocess_exec(
+        _, running = await loop.subprocess_exec(
+            _Running,
             *command.command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -45,55 +47,91 @@ async def run(command: Command, facts: dict[str, str], body: bytes) -> Delivery:
     except OSError as error:
         return Delivery(f"the command was not started: {error.strerror or type(error).__name__}")
     try:
+        running.write(body)
         async with asyncio.timeout(command.timeout):
-            output = await _finish(process, body)
+            await running.exited.wait()
+        await running.finish_output()
     except TimeoutError:
-        _kill(process)
-        await process.wait()
+        running.kill()
+        # It ends at once, unless the kernel holds it.
+        await _wait(running.exited)
         return Delivery(f"the command was ended after {command.timeout:g} s")
     except BaseException:
-        _kill(process)
+        running.kill()
         raise
-    status = process.returncode or 0
-    if status == 0:
-        return Delivery(output=output)
-    ending = f"signal {-status}" if status < 0 else f"exit status {status}"
-    return Delivery(f"the command failed: {ending}", output=output)
-
-
-async def _finish(process: asyncio.subprocess.Process, body: bytes) -> str:
-    reading = asyncio.ensure_future(_read(process))
-    writing = asyncio.ensure_future(_write(process, body))
-    try:
-        await process.wait()
-        await asyncio.wait({reading}, timeout=_LEFT)
     finally:
-        kept = b"" if not reading.done() or reading.cancelled() else reading.result()
-        for task in (reading, writing):
-            task.cancel()
-        await asyncio.gather(reading, writing, return_exceptions=True)
-    return kept.decode("utf-8", "replace")
+        running.close()
+    status = running.status
+    if status == 0:
+        return Delivery(output=running.output)
+    ending = f"signal {-status}" if status < 0 else f"exit status {status}"
+    return Delivery(f"the command failed: {ending}", output=running.output)
 
 
-async def _read(process: asyncio.subprocess.Process) -> bytes:
-    """Return the start of the output."""
-    assert process.stdout is not None  # noqa: S101 - it is a pipe
-    kept = b""
-    while part := await process.stdout.read(65536):
-        kept += part[: _MAX_OUTPUT - len(kept)]
-    return kept
+class _Running(asyncio.SubprocessProtocol):
+    """A command that runs. Its end is that of its own process: one that it left behind, which may hold its pipes open,
+    is not waited for, as ``Process.wait`` would."""
+
+    def __init__(self) -> None:
+        self.exited = asyncio.Event()
+        self.status = 0
+        self._ended = asyncio.Event()
+        """Nobody has the output open any more."""
+        self._kept = b""
+
+    @property
+    def output(self) -> str:
+        """Return the start of the output."""
+        return self._kept.decode("utf-8", "replace")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.SubprocessTransport)  # noqa: S101 - that of a command
+        self._transport = transport
+        self._pid = transport.get_pid()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        self._kept += data[: _MAX_OUTPUT - len(self._kept)]
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        if fd == 1:
+            self._ended.set()
+
+    def process_exited(self) -> None:
+        self.status = self._transport.get_returncode() or 0
+        self.exited.set()
+        if self._ended.is_set():
+            self._transport.close()
+
+    def write(self, body: bytes) -> None:
+        """Give it the notification, which it need not read."""
+        given = self._transport.get_pipe_transport(0)
+        if isinstance(given, asyncio.WriteTransport):
+            given.write(body)
+            given.write_eof()
+
+    async def finish_output(self) -> None:
+        """Wait for the rest of the output, though not long."""
+        await _wait(self._ended)
+
+    def kill(self) -> None:
+        """End the command and what it started, unless they left its process group."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close the pipes, whoever else has them open; the transport too once the process has ended, since to close it
+        before would take the exit status from the event loop."""
+        self._ended.set()
+        given, printed = self._transport.get_pipe_transport(0), self._transport.get_pipe_transport(1)
+        if isinstance(given, asyncio.WriteTransport) and given.get_write_buffer_size():
+            given.abort()
+        if printed is not None:
+            printed.close()
+        if self.exited.is_set():
+            self._transport.close()
 
 
-async def _write(process: asyncio.subprocess.Process, body: bytes) -> None:
-    assert process.stdin is not None  # noqa: S101 - it is a pipe
-    # A command need not read it.
-    with suppress(OSError):
-        process.stdin.write(body)
-        await process.stdin.drain()
-        process.stdin.close()
-
-
-def _kill(process: asyncio.subprocess.Process) -> None:
-    """End the command and what it started, unless they left its process group."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+async def _wait(event: asyncio.Event) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LEFT):
+            await event.wait()

@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +70,26 @@ async def test_one_that_takes_too_long_is_ended() -> None:
     assert found.error == "the command was ended after 0.2 s"
 
 
+async def test_a_process_that_it_left_behind_is_not_waited_for() -> None:
+    found = await run(command("/bin/sh", "-c", "sleep 600 & echo $!; exit 0", timeout=10.0), FACTS, b"{}")
+    try:
+        assert (found.error, found.output is not None and found.output.strip().isdigit()) == (None, True)
+    finally:
+        _kill(found.output)
+
+
+async def test_one_that_takes_too_long_is_ended_though_its_pipes_are_held(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    script = f"setsid sleep 600 & echo $! > {pid}; sleep 600"
+    async with asyncio.timeout(30):
+        try:
+            # More than a pipe holds, so that some of it is still to be written.
+            found = await run(command("/bin/sh", "-c", script, timeout=0.5), FACTS, b"x" * 4_000_000)
+        finally:
+            _kill(pid.read_text() if pid.exists() else None)
+    assert found.error == "the command was ended after 0.5 s"
+
+
 async def test_all_that_it_started_is_ended_with_it(tmp_path: Path) -> None:
     pids = tmp_path / "pids"
     script = f"sleep 600 & echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait"
@@ -78,6 +100,12 @@ async def test_all_that_it_started_is_ended_with_it(tmp_path: Path) -> None:
         await task
     started = pids.read_text().split()
     await asyncio.to_thread(eventually, lambda: all(map(_has_ended, started)), "they still run")
+
+
+def _kill(pid: str | None) -> None:
+    if pid and pid.strip().isdigit():
+        with suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
 
 
 def _has_ended(pid: str) -> bool:
