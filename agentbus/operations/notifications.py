@@ -18,6 +18,7 @@ import msgspec
 from agentbus.core.clock import Now, backoff
 from agentbus.core.codec import decode, verify_value
 from agentbus.core.validation import MAX_ID, generated_id
+from agentbus.errors import DamagedPayload
 from agentbus.operations.events import event, last_event, record
 from agentbus.operations.protocol import Op, Outcome, Query, Row, single_operation
 from agentbus.operations.rows import NotifierRow
@@ -46,6 +47,8 @@ _PASS = 1000
 """Events without interest after which the cursor moves."""
 _CONDITION = "condition_reported"
 DEAD = "notification_dead"
+_UNREADABLE = (DamagedPayload, msgspec.DecodeError, RecursionError, UnicodeError)
+"""What reading a damaged value raises."""
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -303,7 +306,7 @@ def report_conditions(findings: tuple[Finding, ...], now: Now) -> Op[Outcome[Non
     for finding in findings:
         subject, level = _subject(finding), _level(finding)
         rows = yield Query("event_recent", (MAX_ID, _CONDITION, *subject, _MAX_NAMED))
-        recent = [decode(facts) for _, at, *_, facts in rows if 0 <= now.wall - at < _QUIET]
+        recent = [_facts(facts) for _, at, *_, facts in rows if 0 <= now.wall - at < _QUIET]
         if any((facts.get("condition"), facts.get("level")) == (finding.kind, level) for facts in recent):
             continue
         facts = {"condition": finding.kind, "level": level, "text": finding.text, "facts": finding.facts}
@@ -356,7 +359,15 @@ def _read(after: int, until: int, wanted: Subscription) -> Op[list[EventRecord]]
     if until <= after or not wanted.kinds:
         return []
     rows = yield Query("notifier_events", (after, until, wanted.event_kinds, _MAX_EVENTS + 1))
-    return [EventRecord(*(*columns, decode(facts))) for *columns, facts in reversed(rows)]
+    return [EventRecord(*(*columns, _facts(facts))) for *columns, facts in reversed(rows)]
+
+
+def _facts(text: str) -> dict[str, Any]:
+    """Return the facts of an event; none if they are damaged, which must not stop a notifier."""
+    try:
+        return _mapping(decode(text))
+    except _UNREADABLE:
+        return {}
 
 
 def _select(events: Sequence[EventRecord], wanted: Subscription, now: Now) -> Op[list[_Selected]]:
@@ -364,7 +375,7 @@ def _select(events: Sequence[EventRecord], wanted: Subscription, now: Now) -> Op
     sessions = yield from _sessions(events)
     selected: list[_Selected] = []
     for one in events:
-        kind = str(one.facts.get("condition")) if one.kind == _CONDITION else one.kind
+        kind = _kind(one)
         session, workflow = sessions.get((one.subject_kind, one.subject), (None, None))
         if kind not in wanted.kinds or (wanted.sessions and session not in wanted.sessions):
             continue
@@ -378,6 +389,14 @@ def _select(events: Sequence[EventRecord], wanted: Subscription, now: Now) -> Op
             question = _question(*rows[0]) if "question" in wanted.include else None
         selected.append(_Selected(one, kind, session, workflow, question))
     return selected
+
+
+def _kind(event: EventRecord) -> str:
+    """Return the kind of the notification of an event; that of the event, which is none, if the condition is not
+    known."""
+    condition = event.facts.get("condition")
+    is_known = event.kind == _CONDITION and isinstance(condition, str) and condition in CONDITIONS
+    return str(condition) if is_known else event.kind
 
 
 def _sessions(events: Sequence[EventRecord]) -> Op[dict[tuple[str, str], tuple[str | None, str | None]]]:
@@ -455,9 +474,13 @@ def _notification(
     )
 
 
-def _question(shown: str, checksum: int) -> str:
-    """Return what an approval shows: a text, or JSON."""
-    value = verify_value(shown, checksum, "the question of an approval")
+def _question(shown: str, checksum: int) -> str | None:
+    """Return what an approval shows: a text, or JSON; None if it is damaged, which must not keep the approval from
+    being notified."""
+    try:
+        value = verify_value(shown, checksum, "the question of an approval")
+    except _UNREADABLE:
+        return None
     return _shortened(value if isinstance(value, str) else shown)
 
 

@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
+from zlib import crc32
 
 import anyio
 import msgspec
@@ -118,6 +119,42 @@ async def test_texts_of_agents_are_included_only_if_the_user_wants_them(bus: Bus
     assert found["approval_requested"]["question"].startswith(HOSTILE)
     assert "touch here" in found["task_failed"]["error"]
     assert not [request for request in receiver.requests if "x-injected" in request.headers]
+
+
+async def test_an_approval_whose_question_is_damaged_is_notified_without_it(
+    engine: Engine, bus: Bus, user: UserSettings
+) -> None:
+    async with receiving() as receiver:
+        user.webhook(receiver.port, include=["question"])
+        await bus.notifications.deliver()
+        # The second has the checksum of what it shows, which is JSON to a database only.
+        shown = '"\\ud800"'
+        for damage in ("checksum = checksum + 1", f"shown = '{shown}', checksum = {crc32(shown.encode())}"):
+            await bus.tasks.start(deploy, "?")
+            await work_off(bus, deploy)
+            is_damaged = await engine.tamper(f"UPDATE approvals SET {damage} WHERE status = 'open'")
+            await bus.notifications.deliver()
+            last = receiver.requests[-1].body
+            assert (last["kind"], last["question"]) == ("approval_requested", None if is_damaged else "?")
+        assert len(receiver.requests) == 2
+
+
+async def test_an_event_that_is_no_condition_does_not_stop_a_notifier(
+    engine: Engine, bus: Bus, user: UserSettings
+) -> None:
+    async with receiving() as receiver:
+        user.webhook(receiver.port)
+        await bus.notifications.deliver()
+        # The last is JSON to a database, but no text has such a character.
+        texts = ('{"condition": "task_failed"}', '{"condition": ["disk_low"]}', '{"x": "\\ud800"}')
+        for id, facts in zip(("s-0", "s-1", "s-2"), texts, strict=True):
+            await bus.sessions.start("planning", id=id)
+            await engine.tamper(
+                f"UPDATE events SET kind = 'condition_reported', facts = '{facts}' WHERE subject = '{id}'"
+            )
+        await fails(bus, "b")
+        await bus.notifications.deliver()
+        assert [request.body["subject"] for request in receiver.requests] == ["agent:b"]
 
 
 async def test_an_approval_that_was_decided_meanwhile_is_not_notified(bus: Bus, user: UserSettings) -> None:
