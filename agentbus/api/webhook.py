@@ -15,8 +15,10 @@ import socket
 import ssl
 import time
 from base64 import b64encode
+from collections.abc import Sequence
 from hashlib import sha256
 from hmac import digest
+from ipaddress import ip_address
 from typing import TypeAlias
 
 import anyio.to_thread
@@ -106,11 +108,7 @@ def _prepare(webhook: Webhook) -> tuple[Target, bytes | None, bool]:
 async def _connect(webhook: Webhook, target: Target) -> socket.socket:
     """Return a connection to an address of the host, all of which must be allowed."""
     found = await anyio.to_thread.run_sync(resolve, target.host, target.port, abandon_on_cancel=True)
-    allowed = parse_networks(webhook.allow)
-    for _, address, _ in found:
-        reason = refusal(address, allowed)
-        if reason is not None:
-            raise Refused(f"the address of the host is {reason}; if that is intended, add it to allow in the settings")
+    check_addresses(webhook, [address for _, address, _ in found])
     failure: OSError = OSError("no address")
     loop = asyncio.get_running_loop()
     for family, _, endpoint in found:
@@ -127,6 +125,25 @@ async def _connect(webhook: Webhook, target: Target) -> socket.socket:
         else:
             return one
     raise failure
+
+
+def check_addresses(webhook: Webhook, addresses: Sequence[str]) -> None:
+    """Refuse addresses that are neither public nor allowed."""
+    allowed = parse_networks(webhook.allow)
+    for address in addresses:
+        reason = refusal(address, allowed)
+        if reason is not None:
+            raise Refused(f"the address of the host is {reason}; if that is intended, add it to allow in the settings")
+
+
+def check_host(webhook: Webhook) -> None:
+    """Refuse a URL whose host is such an address. A name is not resolved."""
+    host = parse_url(webhook.url).host
+    try:
+        ip_address(host)
+    except ValueError:
+        return
+    check_addresses(webhook, [host])
 
 
 def context_of(webhook: Webhook) -> ssl.SSLContext:

@@ -20,7 +20,7 @@ import os
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args
 
 import msgspec
 
@@ -38,6 +38,8 @@ _is_name = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}").fullmatch
 _is_variable = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}").fullmatch
 _is_header = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,128}").fullmatch
 _is_host = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?\.?").fullmatch
+_MAX_LABEL = 63
+"""Characters of a host between two dots."""
 _RESERVED = frozenset(
     {"host", "content-length", "content-type", "transfer-encoding", "connection", "expect", "user-agent"}
 )
@@ -46,6 +48,8 @@ Positive = Annotated[float, msgspec.Meta(gt=0, le=MAX_TIMEOUT)]
 Attempts = Annotated[int, msgspec.Meta(ge=1, le=100)]
 Severity = Literal["info", "warning", "error"]
 Included = Literal["question", "error"]
+_CHOICES = {"severity": get_args(Severity), "include": get_args(Included)}
+_T = TypeVar("_T")
 
 
 class Notifier(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -111,8 +115,8 @@ class Settings(msgspec.Struct, frozen=True):
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     owner: str | None = None
-    webhook: dict[str, Webhook] = {}
-    command: dict[str, Command] = {}
+    webhook: dict[str, dict[str, Any]] = {}
+    command: dict[str, dict[str, Any]] = {}
 
 
 _PORTS = {"http": 80, "https": 443}
@@ -135,23 +139,26 @@ def parse(text: str, file: str, kinds: Mapping[str, str]) -> Settings:
     import tomllib
 
     try:
-        found = msgspec.convert(tomllib.loads(text), _File)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        # The text of the error has a position, no content.
+        content = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        # The text of the error has a position, no content. An integer of thousands of digits has not even that.
         _refuse(file, f"it is not TOML: {_position(str(error))}", "correct that line")
-    except msgspec.ValidationError as error:
-        _refuse(file, _words(str(error)), "agentbus notifications check --help lists the settings")
+    found = _convert(content, _File, "", file)
     owner = _account() if found.owner is None else found.owner
     if not 0 < len(owner) <= 200 or not owner.isprintable():
         _refuse(file, "owner must be 1 to 200 printable characters", 'owner = "ada"')
     notifiers: dict[str, Webhook | Command] = {}
-    for family, group in (("webhook", found.webhook), ("command", found.command)):
-        for name, one in group.items():
+    families: tuple[tuple[str, type[Webhook | Command], dict[str, dict[str, Any]]], ...] = (
+        ("webhook", Webhook, found.webhook), ("command", Command, found.command),
+    )  # fmt: skip
+    for family, type_, group in families:
+        for name, given in group.items():
             where = f"{family}.{name}"
             if not _is_name(name):
                 _refuse(file, f"{where[:80]!r} is no name", "use 1 to 64 letters, digits, _ and -")
             if name in notifiers:
                 _refuse(file, f"{name} is both a webhook and a command", "give one another name")
+            one = _convert(given, type_, where, file)
             _check_common(one, where, file, kinds)
             if isinstance(one, Webhook):
                 _check_webhook(one, where, file)
@@ -178,7 +185,7 @@ def parse_url(url: str) -> Target:
         raise ValueError("has credentials; put them in headers, or in the path")
     if parts.fragment:
         raise ValueError("has a fragment, which is never sent")
-    host = (parts.hostname or "").rstrip(".")
+    host = (parts.hostname or "").removesuffix(".")
     if ":" in host:
         from ipaddress import IPv6Address
 
@@ -186,7 +193,7 @@ def parse_url(url: str) -> Target:
             IPv6Address(host)
         except ValueError:
             raise ValueError("has no valid host") from None
-    elif not _is_host(host):
+    elif not _is_host(host) or not all(0 < len(label) <= _MAX_LABEL for label in host.split(".")):
         raise ValueError("has no valid host")
     elif _is_odd_number(host):
         raise ValueError("has an address in an unusual form; write it as 192.0.2.1")
@@ -297,13 +304,24 @@ def _account() -> str:
     return f"{user}@{os.uname().nodename}"[:200]
 
 
-def _words(error: str) -> str:
+def _convert(content: dict[str, Any], type_: type[_T], where: str, file: str) -> _T:
+    """Read the whole file, or the notifier ``where``."""
+    try:
+        return msgspec.convert(content, type_)
+    except msgspec.ValidationError as error:
+        advice = "agentbus notifications check --help lists the settings"
+        _refuse(file, _words(str(error), where), advice)
+
+
+def _words(error: str, where: str) -> str:
     """Return the text of a validation error with the place first: ``webhook.ops.timeout: Expected float``."""
-    text, found, place = error.partition(" - at `$.")
+    text, _, place = error.partition(" - at `$")
+    place = place.rstrip("`").lstrip(".")
     if text.startswith("Invalid enum value"):
         # It quotes the value.
-        text = "Invalid value"
-    return f"{place.rstrip('`')}: {text}" if found else text
+        text = f"must be one of {', '.join(_CHOICES[place.partition('[')[0]])}"
+    start = ".".join(filter(None, (where, place)))
+    return f"{start}: {text}" if start else text
 
 
 def _position(error: str) -> str:

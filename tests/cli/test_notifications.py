@@ -53,11 +53,14 @@ def test_a_notifier_is_checked_tested_and_listed(shell: Shell, user: UserSetting
             user.path.read_text()
             + f'[webhook.bad]\nurl = "http://127.0.0.1:{port}/broken"\nsecret_variable = "UNSET"\n'
             'buses = ["/elsewhere"]\n[command.desk]\ncommand = ["/nowhere/notify"]\nbuses = ["*"]\n'
+            '[webhook.near]\nurl = "http://[::1]/"\nsigned = false\nbuses = ["/elsewhere"]\n'
         )
         checked = shell.told("notifications", "check", code=1)
+        allowing = "if that is intended, add it to allow in the settings"
         assert [(one["name"], one["kind"], one["to"], one["problem"]) for one in checked] == [
             ("ops", "webhook", f"127.0.0.1:{port}", None),
             ("bad", "webhook", f"127.0.0.1:{port}", "the variable UNSET is not set"),
+            ("near", "webhook", "[::1]", f"the address of the host is loopback; {allowing}"),
             ("desk", "command", "/nowhere/notify", "/nowhere/notify cannot be executed"),
         ]
         assert "approval_requested" in checked[0]["events"]
@@ -73,7 +76,7 @@ def test_a_notifier_is_checked_tested_and_listed(shell: Shell, user: UserSetting
         assert shell.refused("notifications", "test", "none", code=1)["code"] == "unknown_notifier"
         listed = shell.told("notifications")
         assert [(one["name"], one["here"], one["status"]) for one in listed] == [
-            ("ops", True, None), ("bad", False, None), ("desk", True, None),
+            ("ops", True, None), ("bad", False, None), ("near", False, None), ("desk", True, None),
         ]  # fmt: skip
 
 

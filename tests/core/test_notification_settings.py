@@ -47,7 +47,12 @@ def test_a_valid_file_is_read() -> None:
     (GOOD + "timeout = 61", "<= 60"),
     (GOOD + "max_attempts = 0", ">= 1"),
     (GOOD + 'events = ["everything"]', "unknown event 'everything'"),
-    (GOOD + 'severity = "s3cret"', "webhook"),
+    (GOOD + 'severity = "s3cret"', "webhook.ops.severity: must be one of info, warning, error"),
+    (GOOD + 'include = ["s3cret"]', "webhook.ops.include[0]: must be one of question, error"),
+    (GOOD + "timeout = " + "1" * 5000, "not TOML"),
+    (GOOD + "timeout = 0x" + "f" * 5000, "webhook.ops.timeout"),
+    ("webhook = 3", "webhook: Expected `object`"),
+    ('[webhook]\nops = "s3cret"', "webhook"),
     (GOOD.replace('["*"]', "[]"), "buses is empty"),
     (GOOD.replace('"*"', '"project"'), "depends on the working directory"),
     (GOOD.replace("secret = ", "# "), "needs one secret"),
@@ -85,6 +90,9 @@ def test_an_invalid_file_is_refused_without_its_values(text: str, words: str) ->
     ("http://0177.0.0.1/s3cret", "unusual form"),
     ("http://0x7f.1/s3cret", "unusual form"),
     ("http://127.1/s3cret", "unusual form"),
+    ("http://a..b/s3cret", "no valid host"),
+    ("http://a../s3cret", "no valid host"),
+    (f"http://{'a' * 64}.example.org/s3cret", "no valid host"),
     ("http://ⓗost/s3cret", "must be encoded"),
 ])  # fmt: skip
 def test_an_unsuitable_url_is_refused(url: str, words: str) -> None:
@@ -132,6 +140,21 @@ def test_no_file_and_no_regular_file(user: UserSettings) -> None:
     os.mkfifo(user.path, 0o600)
     with pytest.raises(InvalidSettings, match="not a regular file"):
         load(KINDS)
+    user.path.unlink()
+    user.path.mkdir()
+    with pytest.raises(InvalidSettings, match="not a regular file"):
+        load(KINDS)
+
+
+@each("mode", [0o777, 0o1777, 0o770])
+def test_a_directory_that_others_can_write_is_refused(user: UserSettings, mode: int) -> None:
+    user.write(GOOD)
+    user.path.parent.chmod(mode)
+    with pytest.raises(InvalidSettings, match=f"mode is {mode:04o}") as found:
+        load(KINDS)
+    assert found.value.fix == f"check its files, then chmod go-w {user.path.parent}"
+    user.path.parent.chmod(0o755)
+    assert list(load(KINDS).notifiers) == ["ops"]
 
 
 def test_a_relative_configuration_directory_is_not_that_of_a_project(

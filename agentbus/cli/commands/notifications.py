@@ -160,12 +160,13 @@ def _problem(one: Any) -> str | None:
 
 
 def _webhook_problem(one: WebhookSettings) -> str | None:
-    from agentbus.api.webhook import Refused, context_of
+    from agentbus.api.webhook import Refused, check_host, context_of
     from agentbus.core.notification_settings import secret_key
 
     try:
         secret_key(one)
         context_of(one)
+        check_host(one)
     except (ValueError, Refused) as error:
         return str(error)
     return None
