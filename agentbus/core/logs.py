@@ -40,12 +40,18 @@ _FACTS = frozenset({
 _SECRET_NAME = re.compile(
     r"secret|password|passwd|token|authorization|cookie|credential|api_?key|payload", re.IGNORECASE
 )
+_NAMES = r"(?:secret|password|passwd|token|api[_-]?key|credentials?)"
 _SECRETS = (
     (re.compile(r"(\w://[^\s/:@]*):[^\s/@]+@"), r"\1:…@"),
     (re.compile(r"\bab_[A-Za-z0-9_-]{8,}"), "ab_…"),
+    (re.compile(r"\bwhsec_[A-Za-z0-9+/=_-]+"), "whsec_…"),
     (re.compile(r"\b(bearer\s+)[^\s\"']+", re.IGNORECASE), r"\1…"),
+    # Words such as "basic tests" have neither capitals nor digits.
+    (re.compile(r"\b((?i:basic)\s+)(?=[a-z+/_-]*[A-Z0-9=])[A-Za-z0-9+/_-]{4,}={0,2}"), r"\1…"),
+    (re.compile(rf"""({_NAMES}(?:\s*=|["']\s*[:=])\s*)("[^"]*"?|'[^']*'?|[^\s&,;"']+)""", re.IGNORECASE), r"\1…"),
 )
-"""Passwords in URLs, tokens of HTTP clients, and credentials of requests."""
+"""Passwords in URLs, tokens of HTTP clients, secrets of webhooks, credentials of requests, and values of parameters
+whose name says that they are secret."""
 _LINE_ENDS = re.compile(r"[\x7f-\x9f\u2028\u2029]")
 """Characters that JSON permits in a text, but that some programs take for the end of a line, or a terminal obeys."""
 
@@ -70,7 +76,7 @@ class JSONFormatter(logging.Formatter):
             text = record.getMessage()
         except Exception as problem:
             # Arguments that do not fit, or whose text raises: a record is better than an error of the handler.
-            text = f"{record.msg} ({error_text(problem)})"
+            text = f"{_text(record.msg)} ({error_text(problem)})"
         found: dict[str, Any] = {
             "time": _time(record.created),
             "level": record.levelname.lower(),
@@ -80,7 +86,7 @@ class JSONFormatter(logging.Formatter):
         error = _error(record)
         code = getattr(record, "code", None) or (None if error is None else error.code)
         if code is not None:
-            found["code"] = _clean(str(code), _MAX_FIELD)
+            found["code"] = _clean(_text(code), _MAX_FIELD)
         fields = _fields(error, record.__dict__)
         if fields:
             found["fields"] = fields
@@ -138,8 +144,16 @@ def _fields(error: AgentBusError | None, attributes: Mapping[str, Any]) -> dict[
             found[plain_text(name)] = _clean(value, _MAX_FIELD)
         elif isinstance(value, bool | int | float):
             # Other programs read numbers as 64 bits.
-            found[plain_text(name)] = value if abs(value) < 2**63 else str(value)
+            found[plain_text(name)] = value if abs(value) < 2**63 else _clean(_text(value), _MAX_FIELD)
     return found
+
+
+def _text(value: object) -> str:
+    """Return the text of a value, or why it has none: Python refuses to write an integer of thousands of digits."""
+    try:
+        return str(value)
+    except Exception as problem:
+        return f"{type(value).__name__} without a text: {error_text(problem)}"
 
 
 def _trace() -> dict[str, str]:

@@ -12,6 +12,7 @@ import pytest
 from agentbus.core import logs
 from agentbus.core.logs import JSONFormatter
 from agentbus.errors import LeaseLost
+from tests.support.cases import each
 
 
 def formatted(message: str, *arguments: object, **options: Any) -> dict[str, Any]:
@@ -56,6 +57,25 @@ def test_extras_are_fields_but_no_secrets_and_no_payloads() -> None:
         assert secret not in json.dumps(found)
 
 
+@each("text", [
+    "postgresql://db/bus?user=ada&password=hunter2&sslmode=require",
+    "host=db password=hunter2 dbname=bus",
+    "host=db password = 'hunter2 hunter2' dbname=bus",
+    "{'host': 'db', 'password': 'hunter2', 'name': 'bus'}",
+    '{"host": "db", "api_key": "hunter2", "name": "bus"}',
+    "host db Authorization: Basic aHVudGVyMjpodW50ZXIy, bus",
+    "host db whsec_hunter2/hunter2+hunter2= bus",
+])  # fmt: skip
+def test_secrets_are_masked_and_nothing_else(text: str) -> None:
+    found = formatted("%s", text, extra={"note": text})
+    for shown in (found["message"], found["fields"]["note"]):
+        assert not [secret for secret in ("hunter2", "aHVudGVy") if secret in shown], shown
+        assert "…" in shown
+        assert ("db" in shown, "bus" in shown or "sslmode=require" in shown) == (True, True)
+    plain = "basic tests: max_tokens=5, token 3 of 4; the password is wrong"
+    assert formatted(plain)["message"] == plain
+
+
 class Rude:
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -63,10 +83,24 @@ class Rude:
 
 @pytest.mark.parametrize(
     ("message", "arguments"),
-    [("a\nb\r\u2028\x85\0", ()), ("%s", ("\ud800",)), ("%d", ("x",)), ("%s", (Rude(),)), ("x" * 50_000, ())],
+    [
+        ("a\nb\r\u2028\x85\0", ()),
+        ("%s", ("\ud800",)),
+        ("%d", ("x",)),
+        ("%s", (Rude(),)),
+        ("%s", (10**5000,)),
+        ("x" * 50_000, ()),
+    ],
 )
 def test_whatever_is_logged_is_one_line(message: str, arguments: tuple[object, ...]) -> None:
     assert len(formatted(message, *arguments)["message"]) <= 10_001
+
+
+def test_values_without_a_text_do_not_lose_the_record() -> None:
+    found = formatted(10**5000, extra={"n": 10**5000, "code": Rude(), "task": "build-1"})  # type: ignore[arg-type]
+    assert found["message"].startswith("int without a text")
+    assert found["fields"]["n"].startswith("int without a text")
+    assert (found["code"], found["fields"]["task"]) == ("Rude without a text: RuntimeError: no text", "build-1")
 
 
 def test_an_exception_has_its_traceback_and_trace_ids_their_place(monkeypatch: pytest.MonkeyPatch) -> None:
