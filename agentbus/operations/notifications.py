@@ -60,6 +60,17 @@ def _suspected(event: EventRecord) -> str:
     return f"agent {event.subject} is suspect ({_mapping(event.facts.get('evidence')).get('verdict', 'silent')})"
 
 
+def _died(event: EventRecord) -> str:
+    pid = _pid(event)
+    return f"process {event.subject} died" if pid is None else f"process {event.subject} (pid {pid}) died"
+
+
+def _pid(event: EventRecord) -> int | None:
+    """Return the pid of the process that an event is about, if it has one."""
+    pid = _mapping(event.facts.get("evidence")).get("pid")
+    return pid if isinstance(pid, int) else None
+
+
 def _mapping(value: object) -> dict[str, Any]:
     """Return a fact that is an object. A bus of other origin may have anything there."""
     return dict(value) if isinstance(value, dict) else {}
@@ -75,7 +86,7 @@ _EVENTS: dict[str, _Kind] = {
     "agent_suspected": _Kind("warning", _suspected),
     "agent_recovered": _Kind("info", lambda event: f"agent {event.subject} is responsive again"),
     "agent_failed": _Kind("error", lambda event: f"agent {event.subject} failed"),
-    "process_dead": _Kind("error", lambda event: f"process {event.subject} died"),
+    "process_dead": _Kind("error", _died),
     "process_back": _Kind(
         "warning", lambda event: f"process {event.subject} was marked dead, but sends heartbeats"
     ),
@@ -441,6 +452,8 @@ def _notification(
     last = selected[-1]
     one, kind = last.event, last.kind
     facts = {name: one.facts[name] for name in ("approval", "expires", "type") if one.facts.get(name) is not None}
+    if (pid := _pid(one)) is not None:
+        facts["pid"] = pid
     subject = f"{one.subject_kind}:{one.subject}"
     if one.kind == _CONDITION:
         text, severity = str(one.facts.get("text")), CONDITIONS[kind]

@@ -85,6 +85,8 @@ async def test_a_monitor_notifies_of_what_needs_a_person(bus: Bus, clock: FakeCl
     assert (found["message_dead"].count, found["message_dead"].facts) == (2, {"subjects": ["m1", "m2"]})
     assert found["agent_failed"].text == "agent gone failed"
     assert (found["agent_failed"].session, found["process_dead"].severity) == ("s-1", "error")
+    died = found["process_dead"]
+    assert (died.facts, f"(pid {ABSENT_PID}) died" in died.text) == ({"pid": ABSENT_PID}, True)
     assert found["session_interrupted"].text == "session s-1 was interrupted"
     assert all(request.is_signed() for request in receiver.requests)
     assert len({request.id for request in receiver.requests}) == len(receiver.requests)
