@@ -76,7 +76,7 @@ class _Running(asyncio.SubprocessProtocol):
         self.exited = asyncio.Event()
         self.status = 0
         self._ended = asyncio.Event()
-        """Nobody has the output open any more."""
+        """The output has ended."""
         self._kept = b""
 
     @property
@@ -119,8 +119,8 @@ class _Running(asyncio.SubprocessProtocol):
             os.killpg(self._pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """Close the pipes, whoever else has them open; the transport too once the process has ended, since to close it
-        before would take the exit status from the event loop."""
+        """Close the pipes, even if another process has them open, and the transport once the command has ended: to
+        close it before would take the exit status from the event loop."""
         self._ended.set()
         given, printed = self._transport.get_pipe_transport(0), self._transport.get_pipe_transport(1)
         if isinstance(given, asyncio.WriteTransport) and given.get_write_buffer_size():

@@ -48,7 +48,7 @@ _PASS = 1000
 _CONDITION = "condition_reported"
 DEAD = "notification_dead"
 _UNREADABLE = (DamagedPayload, msgspec.DecodeError, RecursionError, UnicodeError)
-"""What reading a damaged value raises."""
+"""Errors of reading a damaged value."""
 
 
 class _Kind(msgspec.Struct, frozen=True):
