@@ -6,7 +6,9 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -19,7 +21,11 @@ from tests.support.clock import FakeClock
 base = pytest.importorskip("langgraph.checkpoint.base", reason="langgraph-checkpoint is not installed")
 conformance = pytest.importorskip("langgraph.checkpoint.conformance", reason="the suite is not installed")
 
+import ormsgpack  # noqa: E402
+from langchain_core.messages import AIMessage, HumanMessage  # noqa: E402
+
 from agentbus.integrations.langgraph import AgentBusSaver  # noqa: E402
+from agentbus.records import HistoryPut  # noqa: E402
 
 CAPABILITIES = {
     "put": 17,
@@ -55,6 +61,11 @@ async def ids(saver: Any, of: Any, **options: Any) -> list[str]:
     return [found.checkpoint["id"] async for found in saver.alist(of, **options)]
 
 
+@dataclasses.dataclass
+class Colour:
+    name: str
+
+
 async def test_the_conformance_suite_of_langgraph_passes_in_full(bus: agentbus.Bus) -> None:
     async def savers() -> Any:
         yield AgentBusSaver(bus)
@@ -65,6 +76,43 @@ async def test_the_conformance_suite_of_langgraph_passes_in_full(bus: agentbus.B
     # At least: a later version of the suite may have more.
     assert {name: min(count, passed.get(name, 0)) for name, count in CAPABILITIES.items()} == CAPABILITIES
     assert report.passed_all()
+
+
+@pytest.mark.one_engine
+async def test_a_stored_checkpoint_cannot_run_code(bus: agentbus.Bus, tmp_path: Path) -> None:
+    saver = AgentBusSaver(bus)
+    calls = [("os", "mkdir", "{}"), ("os", "mkdir", ["{}"]), ("os", "mkdir", {"path": "{}"}), ("os", "path", "{}", "x")]
+    for code in range(6):
+        for number, call in enumerate(calls):
+            made = tmp_path / f"{code}-{number}"
+            filled = ormsgpack.unpackb(ormsgpack.packb(call).replace(b"\xa2{}", ormsgpack.packb(str(made))))
+            hostile = ormsgpack.Ext(code, ormsgpack.packb(filled))
+            for value in (hostile, [{"deep": hostile}]):
+                body = ormsgpack.packb(checkpoint("1", value=value))
+                await bus.histories.write("langgraph", "t", [HistoryPut(key="c/1", body=body, encoding="msgpack")])
+                found = await saver.aget_tuple(config("t"))
+                assert found is not None
+                assert not made.exists()
+
+
+@pytest.mark.one_engine
+async def test_messages_and_the_types_that_are_allowed_are_read_as_objects(bus: agentbus.Bus) -> None:
+    values = {"said": [HumanMessage("hello"), AIMessage("hi", id="7")], "colour": Colour("green")}
+    await AgentBusSaver(bus).aput(config("t"), checkpoint("1", **values), {}, {})
+
+    async def read(saver: AgentBusSaver) -> Any:
+        found = await saver.aget_tuple(config("t"))
+        assert found is not None
+        return found.checkpoint["channel_values"]
+
+    assert await read(AgentBusSaver(bus)) == {**values, "colour": {"name": "green"}}
+    assert await read(AgentBusSaver(bus, types=[Colour])) == values
+    assert await read(AgentBusSaver(bus, types=[(Colour.__module__, "Colour")])) == values
+    for wrong in ("Colour", [("Colour",)], [7]):
+        with pytest.raises(InvalidInput, match="types are classes or pairs"):
+            AgentBusSaver(bus, types=cast("Any", wrong))
+    with pytest.raises(InvalidInput, match="give them to your serde"):
+        AgentBusSaver(bus, types=[Colour], serde=AgentBusSaver(bus).serde)
 
 
 @pytest.mark.one_engine

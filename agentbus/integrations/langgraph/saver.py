@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import random
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple, cast
 from urllib.parse import quote
@@ -29,6 +29,7 @@ from langgraph.checkpoint.base import (
     writes_sort_key,
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from agentbus.errors import InvalidInput, VersionConflict
 from agentbus.integrations.langgraph.caller import Adapter, AnyBus, Caller
@@ -67,9 +68,13 @@ class AgentBusSaver(Adapter, BaseCheckpointSaver[str]):
     """A checkpointer of LangGraph that stores on a bus. Any number of processes, threads and event loops can use one
     bus.
 
-    ``bus`` is an open bus, asynchronous or synchronous, or the URL of one to open. ``serde`` is LangGraph's serializer,
-    by default ``JsonPlusSerializer``. A checkpoint, and the writes of a task, is one commit; a checkpoint of more bytes
-    than ``max_snapshot`` of the bus is refused with SnapshotTooLarge.
+    ``bus`` is an open bus, asynchronous or synchronous, or the URL of one to open. A checkpoint, and the writes of a
+    task, is one commit; a checkpoint of more bytes than ``max_snapshot`` of the bus is refused with SnapshotTooLarge.
+
+    Reading a checkpoint makes objects of safe types only: those of the standard library, LangChain and LangGraph that
+    LangGraph lists as such, and those in ``types``, classes or pairs of a module and a name. An object of another type
+    is read as its plain data, and a warning is logged: what is written to the bus cannot run code here. ``serde`` is
+    another serializer, which decides itself what it makes.
 
     >>> async with agentbus.connect() as bus:                                         # doctest: +SKIP
     ...     graph = builder.compile(checkpointer=AgentBusSaver(bus))
@@ -78,8 +83,14 @@ class AgentBusSaver(Adapter, BaseCheckpointSaver[str]):
     ...     builder.compile(checkpointer=saver).invoke(question, config)
     """
 
-    def __init__(self, bus: AnyBus, *, serde: SerializerProtocol | None = None) -> None:
-        super().__init__(serde=serde)
+    def __init__(
+        self, bus: AnyBus, *, serde: SerializerProtocol | None = None, types: Iterable[type | tuple[str, str]] = ()
+    ) -> None:
+        allowed = _types(types)
+        if serde is not None and allowed:
+            raise InvalidInput(reason="types are those of the default serializer: give them to your serde instead")
+        # Without a list, this serializer calls whatever a stored checkpoint names.
+        super().__init__(serde=serde or JsonPlusSerializer(allowed_msgpack_modules=allowed))
         self._caller = Caller(bus)
         self._histories = self._caller.bus.histories
 
@@ -465,6 +476,17 @@ def _token(text: str) -> str:
 def _order(write: HistoryItem) -> tuple[str, str, int]:
     meta = write.meta
     return cast("tuple[str, str, int]", writes_sort_key(meta["path"], meta["task"], meta["index"]))
+
+
+def _types(given: Iterable[type | tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return the modules and names of types."""
+    found: list[tuple[str, str]] = []
+    for one in [given] if isinstance(given, str) else given:
+        pair = (one.__module__, one.__name__) if isinstance(one, type) else one
+        if not isinstance(pair, tuple) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
+            raise InvalidInput(reason=f"types are classes or pairs of a module and a name, not {one!r}")
+        found.append(pair)
+    return found
 
 
 def _names(given: Sequence[str], what: str) -> list[str]:
