@@ -16,12 +16,14 @@ from datetime import UTC, datetime
 from typing import Any, Literal, cast
 from weakref import WeakKeyDictionary
 
+from pydantic import TypeAdapter, ValidationError
 from pydantic_ai import RunContext
 from pydantic_ai.agent import EventStreamHandler
 from pydantic_ai.durable_exec import (
     JSON_CODEC,
     BaseDurabilityCapability,
     CallableOperationBackend,
+    CallToolResult,
     CapabilityOperationId,
     DurabilityEngineSpec,
     DurableOperationId,
@@ -49,6 +51,7 @@ from agentbus.core.validation import check_options
 
 __all__ = ["AgentBusDurability", "StepOptions"]
 
+_TOOL_RESULT: TypeAdapter[Any] = TypeAdapter(CallToolResult)
 _MAX_NAME = 100
 """Characters of the name of a step, without the number of a repeated name; the bus accepts 128."""
 _DIGEST = 12
@@ -157,7 +160,23 @@ class _Backend(CallableOperationBackend[StepOptions]):
             # with the response of the model, tells them apart.
             call = _call(str(cache_key[0]), None if context is None else context.tool_call_id)
         # The arguments are in the recorded response of the model, and messages contain the time: neither is compared.
-        return await task.options(**config).step(step_name(label, *_operation(operation_id, self._default, call)), body)
+        name = step_name(label, *_operation(operation_id, self._default, call))
+        result: object = await task.options(**config).step(name, body)
+        return result if call is None else _tool_result(result)
+
+
+def _tool_result(recorded: object) -> object:
+    """Return the record of a tool call as Pydantic AI reads it; the value that a person settled it with is its result.
+
+    >>> _tool_result(7)
+    {'result': 7, 'kind': 'tool_return'}
+    """
+    try:
+        _TOOL_RESULT.validate_python(recorded)
+        return recorded
+    except ValidationError:
+        content = isinstance(recorded, dict) and recorded.get("kind") == "tool-return"
+        return {"result": recorded, "kind": "tool_content_result" if content else "tool_return"}
 
 
 def _call(tool: str, call_id: str | None) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 import agentbus
 from agentbus import Bus, Task
-from agentbus.errors import InvalidInput
+from agentbus.errors import InvalidInput, StepFailed
 from tests.api.helpers import take_all
 from tests.api.task_workers import statuses, task_of, work_off
 from tests.conftest import Engine
@@ -219,6 +219,48 @@ async def test_options_of_steps_apply_to_requests_and_tools(bus: Bus, clock: Fak
     }
     # A tool that is no step runs again on every replay.
     assert runs == ["inline", "inline"]
+
+
+SETTLED = ["2", 5, None, {"paid": True}, {"kind": "paid"}, {"kind": "tool-return"}, [{"result": 1}]]
+
+
+@pytest.mark.one_engine
+@pytest.mark.parametrize("settled", [*SETTLED, StepFailed])
+async def test_a_call_that_a_person_settles_is_not_executed_again(bus: Bus, settled: Any) -> None:
+    model, requests = scripted([call("charge", "c1")], "done")
+    agent = Agent(model, name="buyer", capabilities=[AgentBusDurability()])
+    started = asyncio.Event()
+    runs: list[str] = []
+
+    @agent.tool_plain(metadata={"agentbus": {"once": True}})
+    async def charge() -> Any:
+        runs.append("charge")
+        started.set()
+        await asyncio.Event().wait()
+
+    @agentbus.workflow("buying")
+    async def buying(task: Task) -> str:
+        return (await agent.run("buy")).output
+
+    task = await bus.tasks.start(buying)
+    worker = asyncio.create_task(work_off(bus, buying))
+    await started.wait()
+    worker.cancel()
+    await asyncio.wait([worker])
+    await work_off(bus, buying)
+    assert (await statuses(bus, task.id))["buyer.charge.c1"] == "unknown"
+    if settled is StepFailed:
+        await bus.tasks.settle(task.id, "buyer.charge.c1", by="ada", error="the bank refused")
+        await work_off(bus, buying)
+        failed = await task_of(bus, task.id)
+        assert failed.status == "failed"
+        assert "the bank refused" in str(failed.error)
+    else:
+        await bus.tasks.settle(task.id, "buyer.charge.c1", by="ada", result=settled)
+        await work_off(bus, buying)
+        assert await bus.tasks.result(task.id) == "done"
+        assert requests[-1] == [settled]
+    assert runs == ["charge"]
 
 
 @pytest.mark.one_engine
