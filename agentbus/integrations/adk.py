@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 KIND = "adk"
 EVENTS = "events"
 STATE = "state"
+_HASHED = "sha256:"
 _STALE = "another process has changed session {!r} since it was loaded: get it again, then append the event"
 
 
@@ -207,7 +208,7 @@ class AgentBusSessionService(HistoryAdapter, BaseSessionService):
 
     async def _state(self, name: str) -> dict[str, Any]:
         items = await self._histories.items(KIND, name, part=STATE, by="key")
-        return {item.meta.get("key", item.key): json.loads(item.body) for item in items}
+        return {_text(item): json.loads(item.body) for item in items}
 
 
 def _changes(app_name: str, user_id: str, delta: dict[str, Any]) -> tuple[dict[str, Any], list[HistoryWrite]]:
@@ -237,17 +238,30 @@ def _puts(values: dict[str, Any]) -> list[HistoryPut]:
     puts = []
     for key, value in values.items():
         stored = _key(key)
-        meta = {} if stored == key else {"key": key}
+        # As JSON, which escapes what the metadata of an item may not contain.
+        meta = {} if stored == key else {"key": json.dumps(key)}
         puts.append(HistoryPut(part=STATE, key=stored, body=encode(value), meta=meta))
     return puts
 
 
 def _key(text: str) -> str:
-    """Return the key of an item: the text itself, or its hash if the bus does not permit it as a key."""
+    """Return the key of an item: the text itself, or its hash if the bus does not permit it as a key or it looks like
+    one."""
     data = text.encode(errors="surrogatepass")
-    if 0 < len(data) <= MAX_HISTORY_TEXT and b"\0" not in data and not (text.isdecimal() and len(text) == 20):
+    permitted = (
+        0 < len(data) <= MAX_HISTORY_TEXT
+        and b"\0" not in data
+        and not any("\ud800" <= char <= "\udfff" for char in text)
+        and not (text.isdecimal() and len(text) == 20)
+    )
+    if permitted and not text.startswith(_HASHED):
         return text
-    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+    return f"{_HASHED}{hashlib.sha256(data).hexdigest()}"
+
+
+def _text(item: HistoryItem) -> str:
+    """Return the text whose key an item has."""
+    return str(json.loads(item.meta["key"])) if "key" in item.meta else item.key
 
 
 def _session(history: History, state: dict[str, Any], events: Iterable[Event]) -> Session:

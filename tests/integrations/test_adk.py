@@ -7,6 +7,7 @@ import itertools
 import random
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,8 @@ async def test_an_event_is_stored_once_and_another_with_its_id_too(bus: Bus) -> 
 async def test_state_may_have_any_key(bus: Bus) -> None:
     service = AgentBusSessionService(bus)
     state = {"": 1, "x" * 600: 2, "0" * 19 + "7": 3, "a/b": 4, "nul \0": 5, "ä" * 512: 6, "text": "\ud83d"}
+    # A surrogate without its pair, and the key that another text is stored with.
+    state |= {"half \ud83d": 7, f"sha256:{sha256(b'x' * 600).hexdigest()}": 8}
     state |= {f"user:{key}": value for key, value in state.items()}
     created = await service.create_session(**PLACE, state=dict(state))
     loaded = await service.get_session(**PLACE)
