@@ -7,8 +7,9 @@ with ``pip install '.[agent-framework]'`` in the checkout.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from agent_framework import WorkflowCheckpoint, WorkflowCheckpointException
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from agentbus.records import HistoryItem
 
 KIND = "agent-framework"
+_NEVER = datetime.min.replace(tzinfo=UTC)
+
+log = logging.getLogger("agentbus.integrations")
 
 
 class AgentBusCheckpointStorage(HistoryAdapter):
@@ -64,7 +68,8 @@ class AgentBusCheckpointStorage(HistoryAdapter):
         return str(checkpoint.checkpoint_id)
 
     async def load(self, checkpoint_id: str) -> WorkflowCheckpoint:
-        """Return a checkpoint. Raise WorkflowCheckpointException if there is none with this id.
+        """Return a checkpoint. Raise WorkflowCheckpointException if there is none with this id, or it cannot be
+        decoded.
 
         >>> (await storage.load(checkpoint_id)).iteration_count                       # doctest: +SKIP
         3
@@ -75,12 +80,14 @@ class AgentBusCheckpointStorage(HistoryAdapter):
         return self._decode(found[0])
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
-        """Return the checkpoints of a workflow, in the order in which they were first saved.
+        """Return the checkpoints of a workflow, in the order in which they were first saved. As in the framework's own
+        storage, one that cannot be decoded is left out with a warning.
 
         >>> [one.iteration_count for one in await storage.list_checkpoints(workflow_name="build")]   # doctest: +SKIP
         [0, 1, 2]
         """
-        return [self._decode(item) for item in await self._histories.items(KIND, workflow_name)]
+        found = [self._decode_or_warn(item) for item in await self._histories.items(KIND, workflow_name)]
+        return [checkpoint for checkpoint in found if checkpoint is not None]
 
     async def delete(self, checkpoint_id: str) -> bool:
         """Delete a checkpoint; return False if there is none with this id.
@@ -97,15 +104,15 @@ class AgentBusCheckpointStorage(HistoryAdapter):
         >>> (await storage.get_latest(workflow_name="build")).iteration_count         # doctest: +SKIP
         2
         """
-        while True:
-            items = await self._histories.items(KIND, workflow_name, bodies=False)
-            if not items:
-                return None
-            latest = max(items, key=lambda item: datetime.fromisoformat(item.meta["timestamp"]))
-            found = await self._histories.get(KIND, workflow_name, latest.key)
+        items = await self._histories.items(KIND, workflow_name, bodies=False)
+        # The sort is stable: of two with one time the one that was saved first is the latest.
+        for item in sorted(items, key=_moment, reverse=True):
+            found = await self._histories.get(KIND, workflow_name, item.key)
             # Another process may have deleted it meanwhile.
-            if found is not None:
-                return self._decode(found)
+            checkpoint = None if found is None else self._decode_or_warn(found)
+            if checkpoint is not None:
+                return checkpoint
+        return None
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[str]:
         """Return the ids of the checkpoints of a workflow, in the order in which they were first saved.
@@ -116,5 +123,26 @@ class AgentBusCheckpointStorage(HistoryAdapter):
         return [item.key for item in await self._histories.items(KIND, workflow_name, bodies=False)]
 
     def _decode(self, item: HistoryItem) -> WorkflowCheckpoint:
-        value = decode_checkpoint_value(json.loads(item.body), allowed_types=self._allowed)
-        return WorkflowCheckpoint.from_dict(value)
+        try:
+            value = decode_checkpoint_value(json.loads(item.body), allowed_types=self._allowed)
+            return WorkflowCheckpoint.from_dict(value)
+        except WorkflowCheckpointException:
+            raise
+        except Exception as error:
+            raise WorkflowCheckpointException(f"checkpoint {item.key} cannot be decoded: {error}") from error
+
+    def _decode_or_warn(self, item: HistoryItem) -> WorkflowCheckpoint | None:
+        try:
+            return self._decode(item)
+        except WorkflowCheckpointException as error:
+            log.warning("checkpoint %r of workflow %r is left out: %s", item.key, item.history, error)
+            return None
+
+
+def _moment(item: HistoryItem) -> datetime:
+    """Return the time of a checkpoint; one without a zone is in UTC, and one that is no time is before all others."""
+    try:
+        moment = datetime.fromisoformat(item.meta["timestamp"])
+    except (KeyError, TypeError, ValueError):
+        return _NEVER
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment

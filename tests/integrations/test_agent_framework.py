@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from agentbus import Bus
+from agentbus.records import HistoryPut
 from tests.conftest import Engine
 from tests.examples.test_examples import run
 
@@ -102,6 +103,33 @@ async def test_a_type_that_could_not_be_loaded_again_is_not_saved(bus: Bus) -> N
     assert isinstance((await allowing.load("c1")).state["value"], Unknown)
     with pytest.raises(WorkflowCheckpointException):
         await AgentBusCheckpointStorage(bus).load("c1")
+
+
+@pytest.mark.one_engine
+async def test_a_damaged_checkpoint_does_not_hide_the_others(bus: Bus) -> None:
+    storage = AgentBusCheckpointStorage(bus)
+    for one in (checkpoint("c1", minute=1), checkpoint("c2", minute=5)):
+        await storage.save(one)
+    damaged: list[tuple[bytes, dict[str, Any]]] = [
+        (b"{", {"timestamp": "9999-01-01T00:00:00"}),
+        (b"[]", {"timestamp": "2026-06-01"}),
+        (b'{"workflow_name": 7}', {"timestamp": 7}),
+        (b"\xff", {}),
+    ]
+    for number, (body, meta) in enumerate(damaged):
+        put = HistoryPut(key=f"damaged-{number}", body=body, meta=meta)
+        await bus.histories.write("agent-framework", "build", [put])
+        with pytest.raises(WorkflowCheckpointException):
+            await storage.load(f"damaged-{number}")
+    assert [one.checkpoint_id for one in await storage.list_checkpoints(workflow_name="build")] == ["c1", "c2"]
+    latest = await storage.get_latest(workflow_name="build")
+    assert latest is not None
+    assert latest.checkpoint_id == "c2"
+    # A time without a zone is in UTC.
+    await storage.save(WorkflowCheckpoint("build", "1f", checkpoint_id="c3", timestamp="2026-01-01T00:03:00"))
+    latest = await storage.get_latest(workflow_name="build")
+    assert latest is not None
+    assert latest.checkpoint_id == "c2"
 
 
 class Counter(Executor):
