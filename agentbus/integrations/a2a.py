@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from typing import TYPE_CHECKING, Any
 
 from a2a.helpers import get_message_text, new_data_part, new_task_from_user_message, new_text_message, new_text_part
@@ -21,7 +22,8 @@ from a2a.utils.errors import InvalidParamsError
 from a2a.utils.task import ListTasksCursor, decode_list_tasks_cursor, encode_list_tasks_cursor
 from google.protobuf.json_format import MessageToDict, ParseDict, SerializeToJsonError
 
-from agentbus.errors import RequestFailed
+from agentbus.core.validation import MAX_HISTORY_TEXT
+from agentbus.errors import RequestFailed, RequestTimedOut
 from agentbus.integrations._histories import BusOrUrl, HistoryAdapter, encode, join, list_all
 from agentbus.records import HistoryPut
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 KIND = "a2a"
 _KEY = "task"
 _BINARY = "protobuf"
+
+log = logging.getLogger("agentbus.integrations")
 
 
 class AgentBusTaskStore(HistoryAdapter, TaskStore):
@@ -51,11 +55,17 @@ class AgentBusTaskStore(HistoryAdapter, TaskStore):
         self._owner = owner_resolver
 
     async def save(self, task: Task, context: ServerCallContext) -> None:
-        """Store a task of the owner of the call.
+        """Store a task of the owner of the call. Raise InvalidParamsError if its ids are too long.
 
         >>> await store.save(task, context)                                           # doctest: +SKIP
         """
         owner = self._owner(context)
+        name = _name(owner, task.id)
+        if name is None:
+            raise InvalidParamsError(
+                f"The task id, with its owner, must have 1 to {MAX_HISTORY_TEXT} characters and no NUL"
+            )
+        _check_context(task.context_id)
         try:
             body, encoding = encode(MessageToDict(task)), "json"
         except (SerializeToJsonError, ValueError):
@@ -65,12 +75,10 @@ class AgentBusTaskStore(HistoryAdapter, TaskStore):
             "owner": owner,
             "task": task.id,
             "context": task.context_id,
-            "state": TaskState.Name(task.status.state),
+            "state": _state(task.status.state) or str(task.status.state),
             "timestamp": _timestamp(task),
         }
-        await self._histories.write(
-            KIND, join(owner, task.id), [HistoryPut(key=_KEY, body=body, encoding=encoding)], meta=meta
-        )
+        await self._histories.write(KIND, name, [HistoryPut(key=_KEY, body=body, encoding=encoding)], meta=meta)
 
     async def get(self, task_id: str, context: ServerCallContext) -> Task | None:
         """Return a task of the owner of the call, or None.
@@ -78,7 +86,8 @@ class AgentBusTaskStore(HistoryAdapter, TaskStore):
         >>> (await store.get("7c4b", context)).status.state                           # doctest: +SKIP
         3
         """
-        item = await self._histories.get(KIND, join(self._owner(context), task_id), _KEY)
+        name = _name(self._owner(context), task_id)
+        item = None if name is None else await self._histories.get(KIND, name, _KEY)
         return None if item is None else _decode(item)
 
     async def list(self, params: ListTasksRequest, context: ServerCallContext) -> ListTasksResponse:
@@ -88,11 +97,16 @@ class AgentBusTaskStore(HistoryAdapter, TaskStore):
         42
         """
         owner = self._owner(context)
+        if params.page_size < 0:
+            raise InvalidParamsError(f"The page size must not be negative: {params.page_size}")
         where: dict[str, Any] = {}
         if params.context_id:
+            _check_context(params.context_id)
             where["context"] = params.context_id
         if params.status:
-            where["state"] = TaskState.Name(params.status)
+            where["state"] = _state(params.status)
+            if where["state"] is None:
+                raise InvalidParamsError(f"Unknown state of a task: {params.status}")
         found = await list_all(self._histories, KIND, f"{join(owner)}/", where)
         if params.HasField("status_timestamp_after"):
             after = params.status_timestamp_after.ToNanoseconds()
@@ -115,7 +129,9 @@ class AgentBusTaskStore(HistoryAdapter, TaskStore):
 
         >>> await store.delete("7c4b", context)                                       # doctest: +SKIP
         """
-        await self._histories.delete(KIND, join(self._owner(context), task_id))
+        name = _name(self._owner(context), task_id)
+        if name is not None:
+            await self._histories.delete(KIND, name)
 
 
 class AgentBusExecutor(AgentExecutor):
@@ -145,6 +161,7 @@ class AgentBusExecutor(AgentExecutor):
         message = context.message
         if message is None:
             raise InvalidParamsError("there is no message")
+        _check_context(message.context_id)
         task = context.current_task
         if task is None:
             task = new_task_from_user_message(message)
@@ -165,7 +182,11 @@ class AgentBusExecutor(AgentExecutor):
                 self._to, self._type, payload, timeout=self._timeout, message_id=message_id
             )
         except RequestFailed as error:
-            await updater.failed(new_text_message(str(error), task.context_id, task.id))
+            # The client is another party: it learns neither the names of agents nor their errors.
+            log.warning("A2A task %s failed: %s", task.id, error)
+            timed_out = isinstance(error, RequestTimedOut)
+            reason = f"No reply within {self._timeout:g} s" if timed_out else "The request could not be processed"
+            await updater.failed(new_text_message(reason, task.context_id, task.id))
             return
         await updater.add_artifact([_part(reply.payload)], name="reply")
         await updater.complete()
@@ -173,6 +194,22 @@ class AgentBusExecutor(AgentExecutor):
     async def cancel(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Cancel a task: its reply is not awaited any more."""
         await TaskUpdater(event_queue, context.task_id or "", context.context_id or "").cancel()
+
+
+def _name(owner: str, task_id: str) -> str | None:
+    """Return the name of the history of a task; None if there cannot be one, so that the task is unknown."""
+    name = join(owner, task_id)
+    return name if task_id and len(name) <= MAX_HISTORY_TEXT and "\0" not in name else None
+
+
+def _check_context(context_id: str) -> None:
+    if len(context_id) > MAX_HISTORY_TEXT or "\0" in context_id:
+        raise InvalidParamsError(f"The context id must have at most {MAX_HISTORY_TEXT} characters and no NUL")
+
+
+def _state(number: int) -> str | None:
+    """Return the name of a state, or None if the protocol has no such state."""
+    return TaskState.Name(number) if number in TaskState.values() else None
 
 
 def _part(payload: Any) -> Part:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -25,8 +25,10 @@ pytest.importorskip("a2a", reason="a2a-sdk is not installed: run make integratio
 import httpx
 from a2a.auth.user import User
 from a2a.client import Client, ClientConfig, ClientFactory
-from a2a.helpers import get_artifact_text, new_text_message
+from a2a.helpers import get_artifact_text, get_message_text, new_text_message
+from a2a.server.agent_execution import RequestContext
 from a2a.server.context import ServerCallContext
+from a2a.server.events import EventQueue
 from a2a.server.tasks import InMemoryTaskStore
 from a2a.types.a2a_pb2 import (
     Artifact,
@@ -43,7 +45,7 @@ from a2a.types.a2a_pb2 import (
 from a2a.utils.errors import InvalidParamsError, TaskNotFoundError
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from agentbus.integrations.a2a import AgentBusTaskStore
+from agentbus.integrations.a2a import AgentBusExecutor, AgentBusTaskStore
 
 ROOT = Path(__file__).resolve().parents[2]
 TIMEOUT = 60.0
@@ -172,6 +174,59 @@ async def test_tasks_are_visible_on_the_bus(bus: Bus) -> None:
         "state": "TASK_STATE_COMPLETED",
         "timestamp": 1_800_000_020_123_456_789,
     }
+
+
+@pytest.mark.one_engine
+async def test_ids_that_cannot_exist_are_unknown_and_wrong_parameters_are_refused(bus: Bus) -> None:
+    store = AgentBusTaskStore(bus)
+    await store.save(task("t1", 10, 99), call("ada"))
+    for id in ("x" * 513, "%" * 200, "a\0b", ""):
+        assert await store.get(id, call("ada")) is None
+        await store.delete(id, call("ada"))
+        with pytest.raises(InvalidParamsError):
+            await store.save(task(id, 10), call("ada"))
+    for context in ("x" * 70_000, "a\0b"):
+        with pytest.raises(InvalidParamsError, match="context id"):
+            await store.save(task("t2", 10, context=context), call("ada"))
+        with pytest.raises(InvalidParamsError, match="context id"):
+            await store.list(ListTasksRequest(context_id=context), call("ada"))
+    with pytest.raises(InvalidParamsError, match="page size"):
+        await store.list(ListTasksRequest(page_size=-1), call("ada"))
+    with pytest.raises(InvalidParamsError, match="Unknown state of a task: 99"):
+        await store.list(ListTasksRequest(status=cast("Any", 99)), call("ada"))
+    assert [one.status.state for one in (await store.list(ListTasksRequest(), call("ada"))).tasks] == [99]
+
+
+class Recorded(EventQueue):
+    """Keeps the events of an executor."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    async def enqueue_event(self, event: Any) -> None:
+        self.events.append(event)
+
+
+@pytest.mark.one_engine
+async def test_a_failure_names_no_agent_to_the_client(bus: Bus) -> None:
+    message = new_text_message("hello", role=Role.ROLE_USER)
+    context = RequestContext(call("ada"), SendMessageRequest(message=message))
+    queue = Recorded()
+    async with (
+        bus.agent("gateway", type="worker") as gateway,
+        bus.agent("internal-7", type="worker") as internal,
+    ):
+
+        async def refuse() -> None:
+            received = await internal.receive(timeout=60)
+            assert received is not None
+            await received.reject("secret of internal-7")
+
+        async with running(refuse()):
+            await AgentBusExecutor(gateway, "internal-7").execute(context, queue)
+    failed = queue.events[-1].status
+    assert failed.state == TaskState.TASK_STATE_FAILED
+    assert get_message_text(failed.message) == "The request could not be processed"
 
 
 @contextmanager
