@@ -481,7 +481,7 @@ def _order(write: HistoryItem) -> tuple[str, str, int]:
 def _types(given: Iterable[type | tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the modules and names of types."""
     found: list[tuple[str, str]] = []
-    for one in [given] if isinstance(given, str) else given:
+    for one in given:
         pair = (one.__module__, one.__name__) if isinstance(one, type) else one
         if not isinstance(pair, tuple) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
             raise InvalidInput(reason=f"types are classes or pairs of a module and a name, not {one!r}")
