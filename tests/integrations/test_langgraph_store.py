@@ -209,6 +209,7 @@ async def test_threads_use_it_and_what_it_cannot_do_is_refused(engine: Engine) -
             (base.PutOp(("a",), "k", {"n": float("nan")}), InvalidPayload),
             (base.PutOp(("a",), "k", {"n": "x" * 10_000}), SnapshotTooLarge),
             (base.PutOp(("a",), "k", {}, ttl=0), OutOfRange),
+            (base.PutOp(("a",), "k", {"deep": [{"raw": b"x"}]}), InvalidInput),
             (base.PutOp(("a.b",), "k", {}), base.InvalidNamespaceError),
             ("get", InvalidInput),
         ]:

@@ -275,6 +275,17 @@ def _check(op: object) -> None:
         raise OutOfRange(what="limit and offset", value=min(op.limit, op.offset), allowed="0 or more")
     if isinstance(op, PutOp) and op.ttl is not None and not 0 < op.ttl < 1e9:
         raise OutOfRange(what="ttl", value=op.ttl, allowed="minutes, more than 0 and less than 1e9")
+    if isinstance(op, PutOp) and _has_bytes(op.value):
+        raise InvalidInput(reason=f"the value of {op.key!r} contains bytes, which JSON has not: encode them as a text")
+
+
+def _has_bytes(value: object) -> bool:
+    """Return True if a value contains bytes, which would be read back as a text."""
+    if isinstance(value, dict):
+        return any(map(_has_bytes, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(_has_bytes, value))
+    return isinstance(value, bytes | bytearray | memoryview)
 
 
 def _expiry(key: str, ttl: float, now: int) -> HistoryPut:
