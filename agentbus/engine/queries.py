@@ -179,7 +179,7 @@ def widened(sql: str, rows: int) -> str | None:
     """Return an INSERT of one row as an INSERT of ``rows`` rows; None for any other query."""
     import re
 
-    match = re.fullmatch(r"(INSERT .*VALUES )\(\?1(?:, \?\d+)*\)", sql, re.DOTALL)
+    match = re.fullmatch(r"(INSERT .*VALUES )\(\s*\?1(?:,\s*\?\d+)*\s*\)", sql, re.DOTALL)
     if match is None:
         return None
     width = sql.count("?")

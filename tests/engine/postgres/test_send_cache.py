@@ -80,6 +80,7 @@ async def test_an_idle_process_is_woken_before_the_commit_too(url: str, monkeypa
         receiver = await other.register("receiver", type="worker")
         await warm(sender, "receiver")
         await receiver.receive_many(2, timeout=5)
+        rung = 0
         for number in range(20 if examples.full else 6):
             waiting = asyncio.create_task(receiver.receive(timeout=30))
             await asyncio.sleep(0.01)
@@ -91,8 +92,10 @@ async def test_an_idle_process_is_woken_before_the_commit_too(url: str, monkeypa
             assert message.payload == number
             assert heard.count("INSERT") == 1
             # The bell's before the commit, the writer's after it; and what the receiver asks.
-            assert heard.count("SELECT") >= 2
+            rung += heard.count("SELECT") >= 2
             await message.ack()
+        # Not each time: on a busy machine, the receiver may not wait yet when the message is sent.
+        assert rung
 
 
 async def _sends_quickly(bus: Bus, other: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
