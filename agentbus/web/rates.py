@@ -73,6 +73,7 @@ class RateRing:
         self._stack.callback(follow_changes(self._bus, self._count))
         await self._stack.enter_async_context(self._bus._listening.to(LIVE))
         self._newest = await self._bus.newest_message()
+        await self._sample()
         task = asyncio.create_task(self._sample_periodically(), name="agentbus rates")
         self._stack.callback(task.cancel)
         return self
@@ -114,11 +115,11 @@ class RateRing:
     async def _sample_periodically(self) -> None:
         timer = self._bus._engine.waiters.listen(())
         while True:
+            await timer.wait(SAMPLE)
             try:
                 await self._sample()
             except AgentBusError as error:
                 log.debug("no sample: %s", error)
-            await timer.wait(SAMPLE)
 
     async def _count_sent(self) -> None:
         newest = await self._bus.newest_message()
