@@ -1,4 +1,4 @@
-"""What the tests of all adapters share; the engines and buses are those of ``tests/conftest.py``."""
+"""Share fixtures among the tests of all adapters; the engines and buses are those of ``tests/conftest.py``."""
 
 from __future__ import annotations
 

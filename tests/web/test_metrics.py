@@ -21,7 +21,7 @@ ACCEPT = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
     "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
 )
-"""What Prometheus 2.42 sends."""
+"""The Accept header of Prometheus 2.42."""
 COUNTED = ("delivered", "acked", "redelivered", "dead_lettered")
 
 
