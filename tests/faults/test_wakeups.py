@@ -87,11 +87,15 @@ async def test_a_pool_of_processes_shares_the_work_and_wakes_at_once(short: Path
         for number in range(REQUESTS):
             await ask(number)
         alone = median(times)
-        for first in range(0, REQUESTS, 10):
-            await asyncio.gather(*(ask(number) for number in range(first, first + 10)))
+        # The scheduler decides which of the woken processes is first, so one may get nothing for a while.
+        bursts = 0
+        deadline = time.monotonic() + 60
+        while bursts < REQUESTS // 10 or (set(served) != set(names) and time.monotonic() < deadline):
+            await asyncio.gather(*(ask(number) for number in range(10)))
+            bursts += 1
         print(f"{sum(served.values())} jobs: {dict(served)}, p50 of one by one {alone * 1e3:.1f} ms")
         assert alone < PROMPT
-        assert sum(served.values()) == 2 * REQUESTS
+        assert sum(served.values()) == REQUESTS + 10 * bursts
         assert set(served) == set(names), "an agent of the pool never got anything"
 
 
