@@ -68,8 +68,12 @@ def test_a_message_enters_a_context_once_wherever_its_hook_is_killed(
             model = Model(agent, bus, name)
             sent = 0
             took: list[float] = []
-            for number in range(10 * total):
-                for _ in range(min(chance.choice((0, 1, 1, 3)), total - sent)):
+            rounds = 0
+            # How often a kill at random finds the hook alive depends on the load, so the number of rounds does too.
+            deadline = time.monotonic() + scale(90, 1800, 3000)
+            while sent < total or rounds <= total or agent.killed <= total // 5:
+                assert time.monotonic() < deadline, f"{agent.killed} kills and {sent} messages in {rounds} rounds"
+                for _ in range(chance.choice((0, 1, 1, 3))):
                     sender.send(name, "note", {"name": f"n-{sent}"}, priority=chance.choice((5, 7, 8, 9)))
                     sent += 1
                 killed = len(took) >= 3 and chance.random() < 0.6
@@ -79,20 +83,18 @@ def test_a_message_enters_a_context_once_wherever_its_hook_is_killed(
                 model.meet(chance.choice(_EVENTS) if killed else AFTER_TOOL, moment)
                 if not killed:
                     took = [*took[-9:], time.perf_counter() - begun]
-                if sent == total and number >= total:
-                    break
+                rounds += 1
             while model.meet(PROMPT) or model.meet(STOP):
                 pass
-            lost = {f"n-{i}" for i in range(total)} - model.read.keys()
+            lost = {f"n-{i}" for i in range(sent)} - model.read.keys()
             doubled = {one: count for one, count in model.read.items() if count != 1}
             figure(
                 f"{client}: in the context {statistics.median(took) * 1000:.0f} ms after the tool,"
                 f" {model.reminders} when the agent stopped",
-                kills=agent.killed, messages=total, lost=len(lost), doubled=len(doubled),
+                kills=agent.killed, messages=sent, lost=len(lost), doubled=len(doubled),
             )  # fmt: skip
             assert (lost, doubled) == (set(), {})
-            assert agent.killed > total // 5
         counts = bus.stats().messages
-        assert counts.get("acked") == total, counts
+        assert counts.get("acked") == sent, counts
     no_process_writes(project / ".agentbus")
     assert integrity(project / ".agentbus") == "ok"
