@@ -39,7 +39,7 @@ def test_processes_compare_and_set_and_no_addition_is_lost(tmp_path: Path, team:
     assert value(bus, "SELECT version FROM state WHERE key = 'sum'") == RACERS * TIMES
     assert value(bus, "SELECT value FROM state WHERE key = 'plain'") == total
     assert value(bus, "SELECT value FROM counters WHERE name = 'change'") == 2 * RACERS * TIMES
-    assert conflicts > 0, "no two processes conflicted: there was no race"
+    assert conflicts >= RACERS - 1, "all read the same version first, and only one of them may write it"
     assert integrity(bus) == "ok"
 
 
@@ -57,7 +57,7 @@ def test_of_many_that_compare_and_set_at_once_as_many_succeed_as_the_value_says(
     total = int(value(bus, "SELECT value FROM state WHERE key = 'sum'"))
     figure(attempts=processes * times, succeeded=won, lost=won - total, note=f"the value is {total:,}")
     assert won == total == value(bus, "SELECT version FROM state WHERE key = 'sum'")
-    assert won < processes * times, "no two processes conflicted: there was no race"
+    assert won <= processes * times - (processes - 1), "all read the same version first, and only one may write it"
     assert integrity(bus) == "ok"
 
 
