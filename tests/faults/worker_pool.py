@@ -7,7 +7,7 @@ import agentbus
 from tests.faults.audited import accept_audit
 from tests.support.processes import say
 
-LEASE = 30.0
+LEASE = 600.0
 """Longer than the test: a message comes back only because its holder was found dead."""
 
 
