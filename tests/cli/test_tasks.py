@@ -375,9 +375,9 @@ def test_what_was_done_at_the_same_time_is_brackets_of() -> None:
     from agentbus.cli.task_chart import brackets_of, duration
 
     spans = [(n, n + 1, "step") for n in range(100_000)]
-    began = time.monotonic()
+    began = time.process_time()
     assert set(brackets_of(spans)) == {""}
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
     assert brackets_of([(0, 5, "step"), (5, 9, "step"), (6, None, "task"), (7, 8, "step")]) == ["", "┌ ", "├ ", "└ "]
     assert brackets_of([(0, None, "task"), (4, 4, "phase"), (5, 6, "step")]) == ["", "", ""]
     assert [duration(n) for n in (40, 2_500, 90_000, 3_600_000, 9_000_000)] == [
