@@ -12,6 +12,7 @@ import signal
 from contextlib import suppress
 
 from agentbus.api.webhook import Delivery
+from agentbus.core.cancellation import complete
 from agentbus.core.notification_settings import Command
 
 _PATH = "/usr/local/bin:/usr/bin:/bin"
@@ -31,21 +32,29 @@ async def run(command: Command, facts: dict[str, str], body: bytes) -> Delivery:
     environment = {name: os.environ[name] for name in (*_PASSED, *command.environment) if name in os.environ}
     environment.setdefault("PATH", _PATH)
     environment |= {f"AGENTBUS_NOTIFICATION_{name}": value for name, value in facts.items()}
-    loop = asyncio.get_running_loop()
+    running = _Running()
+    start = asyncio.get_running_loop().subprocess_exec(
+        lambda: running,
+        *command.command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        # Not the working directory of the monitor, which may be that of a repository.
+        cwd="/",
+        env=environment,
+        start_new_session=True,
+    )
     try:
-        _, running = await loop.subprocess_exec(
-            _Running,
-            *command.command,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            # Not the working directory of the monitor, which may be that of a repository.
-            cwd="/",
-            env=environment,
-            start_new_session=True,
-        )
+        # asyncio would answer a cancellation by killing only the command itself, and wait until every process that the
+        # command has started closes its pipes.
+        await complete(start)
     except OSError as error:
         return Delivery(f"the command was not started: {error.strerror or type(error).__name__}")
+    except asyncio.CancelledError:
+        if running.is_started:
+            running.kill()
+            running.close()
+        raise
     try:
         running.write(body)
         async with asyncio.timeout(command.timeout):
@@ -73,6 +82,7 @@ class _Running(asyncio.SubprocessProtocol):
     is not waited for, as ``Process.wait`` would."""
 
     def __init__(self) -> None:
+        self.is_started = False
         self.exited = asyncio.Event()
         self.status = 0
         self._ended = asyncio.Event()
@@ -88,6 +98,7 @@ class _Running(asyncio.SubprocessProtocol):
         assert isinstance(transport, asyncio.SubprocessTransport)  # noqa: S101 - that of a command
         self._transport = transport
         self._pid = transport.get_pid()
+        self.is_started = True
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         self._kept += data[: _MAX_OUTPUT - len(self._kept)]

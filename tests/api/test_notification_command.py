@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from agentbus.api.notification_command import run
+from agentbus.api.webhook import Delivery
 from agentbus.core.notification_settings import Command
-from tests.support.processes import eventually
+from tests.support.processes import PATIENCE, eventually
 
 FACTS = {"ID": "id-1", "KIND": "test"}
 
@@ -95,11 +96,36 @@ async def test_all_that_it_started_is_ended_with_it(tmp_path: Path) -> None:
     script = f"sleep 600 & echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait"
     task = asyncio.create_task(run(command("/bin/sh", "-c", script), FACTS, b"{}"))
     await asyncio.to_thread(eventually, pids.exists, "it did not start")
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
+    await _cancel(task)
     started = pids.read_text().split()
     await asyncio.to_thread(eventually, lambda: all(map(_has_ended, started)), "they still run")
+
+
+# The process runs from the second iteration of the loop; asyncio connects its pipes in the next ones.
+@pytest.mark.parametrize("iterations", range(2, 9))
+async def test_one_that_is_cancelled_while_it_starts_is_ended_with_all_that_it_started(
+    tmp_path: Path, iterations: int
+) -> None:
+    pids = tmp_path / "pids"
+    script = f"sleep 600 & echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait"
+    task = asyncio.create_task(run(command("/bin/sh", "-c", script), FACTS, b"{}"))
+    for _ in range(iterations):
+        await asyncio.sleep(0)
+    # On the loop, which stands still until the command has started another process.
+    eventually(pids.exists, "it did not start")
+    started = pids.read_text().split()
+    try:
+        await _cancel(task)
+        await asyncio.to_thread(eventually, lambda: all(map(_has_ended, started)), "they still run")
+    finally:
+        for pid in started:
+            _kill(pid)
+
+
+async def _cancel(task: asyncio.Task[Delivery]) -> None:
+    task.cancel()
+    await asyncio.wait([task], timeout=PATIENCE)
+    assert task.cancelled()
 
 
 def _kill(pid: str | None) -> None:
