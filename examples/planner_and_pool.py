@@ -59,6 +59,8 @@ async def supervise(name: str) -> None:
 async def plan() -> None:
     async with agentbus.connect() as bus, bus.agent("planner", type="planner") as planner:
         await bus.declare(JOBS)  # the jobs can be sent before the first worker joins
+        for name in WORKERS:
+            await bus.expect(name, type="worker")  # so can the last message to a worker that starts late
         await planner.send_many([(JOBS, "task_assignment", job) for job in RANGES])
         print(f"planner sent {len(RANGES)} jobs to {JOBS} in one commit")
 

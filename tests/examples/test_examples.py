@@ -6,18 +6,21 @@ PostgreSQL too: the programs only name the place of their bus. ``tests/cli`` run
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import aclosing
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
 
 import agentbus
+from examples import planner_and_pool
 from tests.conftest import Engine
 from tests.support import zygote
 
@@ -64,6 +67,28 @@ async def test_a_pool_records_each_result_once_though_a_worker_crashes(engine: E
         assert set((await bus.stats()).messages) == {"acked"}
         assert await bus.state("primes").get("total") == 2668
         assert sum([await bus.state(name).get("jobs", 0) for name in agents]) == 24
+
+
+@pytest.mark.one_engine
+async def test_a_worker_of_the_pool_may_start_when_the_work_is_done(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Start a worker only once the planner has told it to stop."""
+    monkeypatch.setenv("AGENTBUS_URL", engine.url)
+    supervise = planner_and_pool.supervise
+
+    async def supervise_late(name: str) -> None:
+        if name == "worker-3":
+            async with agentbus.connect() as bus, aclosing(bus.live()) as changes:
+                async for _ in changes:
+                    if (await bus.messages.list(to=name)).items:
+                        break
+        await supervise(name)
+
+    monkeypatch.setattr(planner_and_pool, "supervise", supervise_late)
+    async with asyncio.timeout(TIMEOUT):
+        await planner_and_pool.plan()
+    assert capsys.readouterr().out.splitlines()[-1] == "worker-3 completed, incarnation 1, jobs 0"
 
 
 async def test_a_task_waits_for_its_approval_and_survives_its_worker(engine: Engine) -> None:
