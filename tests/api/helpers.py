@@ -21,13 +21,13 @@ E = TypeVar("E", bound=AgentBusError)
 
 async def soon(awaitable: Awaitable[T]) -> T:
     """Wait for something that must come without time passing on the bus's clock."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         return await awaitable
 
 
 async def eventually(clock: FakeClock, done: Callable[[], bool]) -> None:
     """Let the bus work until this holds, and until it has come to rest, without time passing on its clock."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while not done():
             await clock.settle()
     await clock.settle()

@@ -31,7 +31,7 @@ async def work_off(bus: Bus, *workflows: Workflow[..., Any], **options: Any) -> 
 
 async def comes_to(bus: Bus, clock: FakeClock, task: str, status: str) -> TaskRecord:
     """The record of a task once it has this status, without time passing on the bus's clock."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while True:
             record = await task_of(bus, task)
             if record.status == status:
@@ -53,7 +53,7 @@ async def step_of(bus: Bus, task: str, key: str) -> StepRecord:
 
 async def step_comes_to(bus: Bus, clock: FakeClock, task: str, key: str, status: str, attempt: int = 1) -> StepRecord:
     """A step once it has this status in this attempt, without time passing on the bus's clock."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while True:
             for step in await bus.tasks.steps(task):
                 if (step.key, step.status, step.attempt) == (key, status, attempt):

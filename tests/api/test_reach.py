@@ -23,7 +23,7 @@ async def reached(bus: Bus, to: str) -> tuple[str, str | None]:
 
 async def until(bus: Bus, to: str, reach: str) -> None:
     """Wait until this is how an agent can be reached."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while await reached(bus, to) != (reach, to):  # noqa: ASYNC110 - other tasks and threads do it
             await asyncio.sleep(0)
 

@@ -29,7 +29,7 @@ async def applications(bus: Bus) -> list[EventRecord]:
 
 async def applied(bus: Bus, clock: FakeClock, times: int) -> None:
     """Wait for the threads that archive: by now it was applied so often, and no more."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while len(await applications(bus)) < times:
             await clock.settle()
     await clock.settle()

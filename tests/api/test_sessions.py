@@ -377,7 +377,7 @@ async def test_a_block_that_is_cancelled_twice_still_ends_its_session_and_agent(
         session, agent = await bus.sessions.get(id), await bus.agents.get(id)
         return session is not None and session.status == "interrupted" and agent is not None and agent.ended is not None
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while not await left():  # noqa: ASYNC110 - what has to end here has no event
             await asyncio.sleep(0.01)
     async with bus.session("planning", id=id) as session:

@@ -63,7 +63,7 @@ async def test_a_base_exception_ends_the_task_or_the_worker_and_keeps_finished_s
 
     await bus.tasks.start(flow, id=name)
     try:
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await bus.tasks.run_worker(flow, until_idle=True)
     except (kind, BaseExceptionGroup):
         pass
@@ -222,7 +222,7 @@ async def test_a_resumed_parent_continues_with_its_sub_tasks(
         calls.gates.pop("second").set()
         await comes_to(bus, clock, "p/1", "halted" if how == "halt" else "stopped")
         await bus.tasks.resume("p")
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             assert await bus.tasks.result("p") == "made"
     assert calls.made == ["first", "second", *(["second"] if how == "stop" else []), "third"]
 
@@ -256,7 +256,7 @@ async def test_sub_tasks_of_sub_tasks_may_be_deep(bus: Bus) -> None:
         return 0 if depth == 0 else 1 + await (await task.start(deep, depth - 1))
 
     await bus.tasks.start(deep, 70, id="t")
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         await bus.tasks.run_worker(deep, until_idle=True)
     record = await task_of(bus, "t")
     assert record.error is None
@@ -278,7 +278,7 @@ async def test_waiting_for_a_sub_task_ends_when_a_redo_of_its_parent_stops_it(
         record = await soon(waiting)
         assert record is not None
         assert record.status == "stopped"
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             assert await bus.tasks.result("p") == "made"
 
 

@@ -197,7 +197,7 @@ def named(calls: Calls) -> Workflow[[str], None]:
 
 async def at_work(bus: Bus, clock: FakeClock, *expected: str) -> None:
     """These tasks come to run, and no others run concurrently."""
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while not set(expected) <= (found := await _running(bus)):
             assert found <= set(expected)
             await clock.settle()
@@ -329,7 +329,7 @@ async def test_a_retry_comes_though_the_wall_clock_jumps(
 
     task = (await bus.tasks.start(flaky)).id
     async with working(bus, flaky):
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while tries < 1:
                 await clock.settle()
         await clock.settle()

@@ -129,7 +129,7 @@ async def test_a_request_to_a_task_gets_the_reply_of_a_step(bus: Bus, clock: Fak
     a = await bus.register("a", type="worker")
     async with working(bus, server):
         task = (await bus.tasks.start(server)).id
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             reply = await a.request(f"task:{task}", "coordination_request", {"ready?": 1}, timeout=600)
         assert reply.payload == {"ready": True}
         assert (await comes_to(bus, clock, task, "completed")).result == "a"

@@ -43,7 +43,7 @@ def parallel(calls: Calls) -> Workflow[[], list[str]]:
 
 
 async def until_made(calls: Calls, clock: FakeClock, name: str, times: int) -> None:
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         while calls.made.count(name) < times:
             await clock.settle()
 

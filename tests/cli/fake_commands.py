@@ -61,7 +61,7 @@ def resident(bus: Bus, pretender: Pretender, **options: Any) -> Resident:
 
 
 async def looked(condition: Any) -> None:
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while not condition():  # noqa: ASYNC110 - there is no event to wait for
             await anyio.sleep(0.005)
 

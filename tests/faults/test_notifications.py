@@ -34,7 +34,7 @@ async def test_of_many_monitoring_processes_one_delivers_each(
         user.webhook(receiver.port, buses=place)
         watching = [team.start("worker_notify", place, 0.1, 0) for _ in range(processes)]
         for one in watching:
-            await asyncio.to_thread(one.expect, "ready", 2 * PATIENCE)
+            await asyncio.to_thread(one.expect, "ready", PATIENCE)
         names = [f"a-{number}" for number in range(5)]
         for number, name in enumerate(names, 1):
             await fail_one(bus, name)

@@ -94,7 +94,7 @@ class Load:
     async def more(self, count: int) -> None:
         """Wait until ``count`` more are sent."""
         wanted = len(self.sent) + count
-        with anyio.fail_after(40):
+        with anyio.fail_after(60):
             while len(self.sent) < wanted:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
 
@@ -102,7 +102,7 @@ class Load:
         """Wait until messages are sent and handled again, some of them begun since; return how long that took."""
         begun = time.monotonic()
         wanted, handled = len(self.sent) + len(self.agents), self.handled.total() + 1
-        with anyio.fail_after(40):
+        with anyio.fail_after(60):
             while len(self.sent) < wanted or self.handled.total() <= handled:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         return time.monotonic() - begun
@@ -232,7 +232,7 @@ async def test_a_waiting_receiver_is_woken_by_a_commit_whose_connection_was_cut(
             proxy.cut = "after"
             with pytest.raises(OutcomeUnknown):
                 await a.send("b", "note", 1, message_id="id")
-            with anyio.fail_after(30):
+            with anyio.fail_after(60):
                 message = await waiting
             assert message is not None
             assert message.payload == 1
@@ -330,6 +330,6 @@ async def test_a_client_stalled_in_a_transaction_does_not_block_the_others_indef
         await stuck.execute(
             "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('agentbus bus ' || current_schema(), 0))"
         )
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await bus.declare(agentbus.pool("p"))
         stuck.terminate()

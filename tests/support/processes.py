@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from tests.support.zygote import ROOT, Popen
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds that a healthy worker may take for anything, on a busy machine."""
 
 

@@ -187,7 +187,7 @@ async def test_a_watcher_misses_no_change(buses: list[Bus]) -> None:
         for number in range(first, COUNT, len(buses)):
             await bus.state("s").set(f"k-{number}", number)
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch)
             for first, bus in enumerate(buses):
@@ -237,7 +237,7 @@ async def test_dead_letters_of_many_are_followed_in_their_order(buses: list[Bus]
             assert message is not None
             await message.reject("no")
 
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(follow)
             for agent in agents:
@@ -391,7 +391,7 @@ async def test_a_transaction_that_loses_a_deadlock_is_done_again_as_a_whole(buse
         await other.execute("BEGIN; SET LOCAL deadlock_timeout = '30s'")
         await ask(other, Query("message_held", ([second],)))
         writing = asyncio.ensure_future(buses[0]._engine.write(lock_one_after_the_other, [first, second]))
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while not await observer.fetchval("SELECT count(*) FROM pg_locks WHERE NOT granted"):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             await ask(other, Query("message_held", ([first],)))

@@ -35,7 +35,7 @@ async def test_a_foreign_writer_is_waited_for(tmp_path: Path) -> None:
             await bus.stats()
             assert not sending.done()
             shell.execute("ROLLBACK")
-            with anyio.fail_after(10):
+            with anyio.fail_after(60):
                 await sending
                 await progressing
         message = await a.receive(timeout=0)

@@ -40,7 +40,7 @@ async def test_a_result_that_cannot_be_written_yet_is_written_later_and_the_step
                 async with working(bus, held_up, lease=60):
                     await eventually(clock, lambda: f"{task}: retrying" in caplog.text)
                     fcntl.flock(lock, fcntl.LOCK_UN)
-                    with anyio.fail_after(20):
+                    with anyio.fail_after(60):
                         while (await task_of(bus, task)).status != "completed":
                             await clock.pass_time(1)
         step = await step_of(bus, task, "work")

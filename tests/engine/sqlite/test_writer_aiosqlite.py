@@ -52,7 +52,7 @@ async def test_the_queue_takes_pairs_of_future_and_function() -> None:
     async with opened(WriterConnection(memory)) as connection:
         future: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         connection._tx.put_nowait((future, lambda: threading.current_thread().name))
-        with anyio.fail_after(5):
+        with anyio.fail_after(60):
             assert await future == connection._thread.name
 
 
