@@ -154,11 +154,15 @@ class Bell:
                 self._asks = False
                 self._heard = bool(await ask(self._connection, Query("listener_any", (LIVE,))))
                 continue
-            channels = list(self._waiting)
-            await ask(self._connection, Query("listeners_of", (channels, self.process)))
-            # Only now: the next connection sends what this one could not.
-            for channel in channels:
-                self._waiting.pop(channel, None)
+            # Channels that are rung from here on are sent next: a process that this notification wakes may look too
+            # early for them.
+            channels, self._waiting = self._waiting, {}
+            try:
+                await ask(self._connection, Query("listeners_of", (list(channels), self.process)))
+            except BaseException:
+                # The next connection sends what this one could not.
+                self._waiting = channels | self._waiting
+                raise
 
     async def _reconnect(self) -> None:
         """Reconnect, then wake all waiters: notifications sent meanwhile are lost."""
