@@ -17,8 +17,9 @@ LIMIT $5;
 
 -- name: listeners_of
 -- Notify the processes that listen to these channels, each once. A payload that would be too long is sent as *: check
--- everything. Differs: NOTIFY finds and notifies the listeners in one statement.
-SELECT pg_notify(bell, CASE WHEN octet_length(channels) < 7900 THEN channels ELSE '*' END)
+-- everything. Differs: NOTIFY finds and notifies the listeners in one statement, and does not wait for the disk.
+SELECT pg_notify(bell, CASE WHEN octet_length(channels) < 7900 THEN channels ELSE '*' END),
+    set_config('synchronous_commit', 'off', true)
 FROM (
     SELECT processes.bell, string_agg(wanted.channel, E'\n') AS channels
     FROM unnest($1::text[]) AS wanted (channel)
