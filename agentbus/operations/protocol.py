@@ -109,6 +109,7 @@ class Announce(msgspec.Struct, frozen=True):
 Op: TypeAlias = Generator[Query | Gather | ExecuteMany | InsertNumbered | Wake | WakeLater | Announce, Rows, T]
 Outcome: TypeAlias = T | AgentBusError
 Run: TypeAlias = Callable[[Sequence[R], Now], Op[list[Outcome[T]]]]
+Shortcut: TypeAlias = Callable[[R, Now], Op[Outcome[T] | None]]
 
 
 class Operation(Generic[R, T]):
@@ -120,10 +121,11 @@ class Operation(Generic[R, T]):
     only exclusive operations change it. ``stores_data``: it stores data of its caller, and therefore gets none of the
     space reserved for cleaning up a full disk (a request may override it by a property of this name).
     ``single_insert``: if it yields ``Gather`` and then one ``InsertNumbered`` row, it yields nothing else; that row
-    may commit by itself.
+    may commit by itself. ``shortcut``: runs one request by look-ups and then one statement, which writes all or nothing
+    and may commit by itself; it returns None, and has written nothing, if the operation must run instead.
     """
 
-    __slots__ = ("concurrent", "durable", "name", "run", "run_last", "single_insert", "stores_data")
+    __slots__ = ("concurrent", "durable", "name", "run", "run_last", "shortcut", "single_insert", "stores_data")
 
     def __init__(
         self,
@@ -142,6 +144,12 @@ class Operation(Generic[R, T]):
         self.concurrent = concurrent
         self.stores_data = stores_data
         self.single_insert = single_insert
+        self.shortcut: Shortcut[R, T] | None = None
+
+    def alone(self, shortcut: Shortcut[R, T]) -> Shortcut[R, T]:
+        """Use a generator function as the shortcut of this operation."""
+        self.shortcut = shortcut
+        return shortcut
 
     def __repr__(self) -> str:
         return f"<operation {self.name}>"

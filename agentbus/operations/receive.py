@@ -16,7 +16,7 @@ from agentbus.core.clock import Now
 from agentbus.core.codec import plain_payload
 from agentbus.core.validation import TASK_ENDED, Priority, generated_id
 from agentbus.errors import AgentBusError, AgentEnded, LeaseLost, TaskEnded, UnknownMessage, WrongState
-from agentbus.operations.common import agent_status_query, agent_statuses_from, fence, reject_fenced
+from agentbus.operations.common import agent_status_query, agent_statuses_from, fence, fence_error, reject_fenced
 from agentbus.operations.events import event, record
 from agentbus.operations.protocol import (
     BUS,
@@ -134,6 +134,18 @@ def ack(requests: Sequence[AckRequest], now: Now) -> Op[list[Outcome[bool]]]:
         else request.begin is None or (request.begin, request.actor) in begun
         for request in requests
     ]
+
+
+@ack.alone
+def _ack_one(request: AckRequest, now: Now) -> Op[Outcome[bool] | None]:
+    """Acknowledge one message by one statement."""
+    if len(request.leases) != 1 or request.begin is not None or (yield from fence_error(request.actor, now)):
+        return None
+    ((id, lease),) = request.leases
+    if not (yield Query("message_ack_one", (now.wall, id, lease, request.actor.agent))):
+        return None
+    yield Announce("acked", [id])
+    return True
 
 
 def acknowledge(requests: Sequence[Settlement], now: Now) -> Op[None]:
@@ -400,6 +412,23 @@ def claim(requests: Sequence[ClaimRequest], now: Now) -> Op[list[Outcome[Claim]]
         ]
     )  # fmt: skip
     return [refused[request.actor] if refused and request.actor in refused else next(claims) for request in requests]
+
+
+@claim.alone
+def _claim_one(request: ClaimRequest, now: Now) -> Op[Outcome[Claim] | None]:
+    """Lease one message by one statement, unless a mailbox needs maintenance or other transactions have locked it."""
+    if request.limit != 1 or request.leases or request.minimum or (yield from fence_error(request.actor, now)):
+        return None
+    until = now.awake + request.duration
+    parameters = (list(request.mailboxes), request.actor.agent, until, request.counted, now.wall, now.awake)
+    rows = yield Query("message_claim_one", parameters)
+    if not rows:
+        return None
+    ((due, lapses, more, *row),) = rows
+    if row[0] is not None:
+        yield Announce("leased", [row[0]])
+        return Claim([MessageRow(*row)], more)
+    return None if more else Claim([], False, due, lapses)
 
 
 def _wanted(requests: Sequence[ClaimRequest]) -> dict[int, int]:
