@@ -27,8 +27,8 @@ from agentbus.engine.postgres.connection import (
 )
 from agentbus.engine.postgres.pipeline import Scripts
 from agentbus.engine.postgres.readers import ask_several
-from agentbus.engine.postgres.send_cache import Planned, SendCache
 from agentbus.engine.postgres.server import Address, ServerClock
+from agentbus.engine.postgres.single_statement import LookupCache, Planned
 from agentbus.engine.postgres.statements import ask, write_each, write_numbered
 from agentbus.errors import AgentBusError, BusClosed, OutcomeUnknown, StoreError
 from agentbus.operations.protocol import (
@@ -105,7 +105,7 @@ class TransactionRunner:
         self._lent: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._scripts: Scripts | None = None
-        self._send_cache = SendCache()
+        self._cache = LookupCache()
         self._doubted: Planned | None = None
         self._stopping = False
         queries = server_queries()
@@ -239,7 +239,7 @@ class TransactionRunner:
                 raise
             self.is_refused = False
             # After a failover the counters of the tables may differ.
-            self._send_cache.forget()
+            self._cache.forget()
             if isinstance(self._clock, ServerClock):
                 self._clock.forget()
         return self._connection
@@ -250,22 +250,19 @@ class TransactionRunner:
         if self._doubted is not None:
             return await self._settle_doubt(connection, call, self._doubted)
         clock = self._clock
-        if (
-            not call.operation.single_insert
-            or not call.durable
-            or (isinstance(clock, ServerClock) and not clock.is_fresh)
-        ):
+        if self._limit is not None or (isinstance(clock, ServerClock) and not clock.is_fresh):
+            # Only a transaction can have its own lock timeout, or read the time.
             return None
-        if self._limit is not None:
-            # Only a transaction can have its own lock timeout.
+        if self.hint is None and not call.operation.single_insert:
+            # A short command: its look-ups are not cached yet.
             return None
-        if (planned := self._send_cache.plan(call, clock.now())) is None:
+        if (planned := await self._cache.plan(connection, call, clock.now())) is None:
             return None
-        if self.hint is not None:
+        if self.hint is not None and planned.channels:
             self.hint(planned.channels)
         start = time.perf_counter()
         try:
-            number = await planned.write(connection)
+            rows = await planned.write(connection)
         except driver_errors.DRIVER as error:
             if driver_errors.is_lost(error):
                 self._doubted = planned
@@ -273,31 +270,42 @@ class TransactionRunner:
             if driver_errors.is_lock_timeout(error):
                 raise
             await connection.execute(self._unlock)
-            number = []
-        if not number:
-            self._send_cache.forget()
+            rows = []
+        if not rows:
+            self._cache.forget()
             return None
-        if self._writes is not None:
-            self._writes.committed(1, time.perf_counter() - start, True)
-        return await self._written(connection, call, planned, number[0][0])
+        taken = time.perf_counter() - start
+        bells = await self._written(connection, call, planned, rows)
+        if bells is not None and self._writes is not None:
+            self._writes.committed(1, taken, call.durable)
+        return bells
 
     async def _settle_doubt(self, connection: Connection, call: Call, doubted: Planned) -> Bells | None:
         """Find out whether a statement whose answer was lost was carried out. None if it was not, and will not be."""
         await connection.execute(f"BEGIN; {self._alone}")
-        number, certain = await doubted.find(connection)
+        rows, certain = await doubted.find(connection)
         await connection.execute("COMMIT")
-        self._send_cache.forget()
-        if number is None and not certain:
+        self._cache.forget()
+        if not rows and not certain:
             return self._failed([call], StoreError(path=self._address.shown, reason="messages were removed meanwhile"))
         self._doubted = None
-        return None if number is None else await self._written(connection, call, doubted, number)
+        return await self._written(connection, call, doubted, rows) if rows else None
 
-    async def _written(self, connection: Connection, call: Call, planned: Planned, number: int) -> Bells:
+    async def _written(self, connection: Connection, call: Call, planned: Planned, rows: Rows) -> Bells | None:
+        """Set the outcome of a call whose statement returned these rows. None if it has written nothing."""
+        outcome, changes = planned.end(rows)
+        if outcome is None:
+            return None
+        call.outcome = outcome
         bells = Bells()
         bells.channels += planned.channels
-        call.outcome = planned.end(number)
-        self._send_cache.numbered(number)
-        bells.told = await self._ring(connection, planned.channels)
+        if changes and self.is_heard():
+            bells.channels += [change.channel for change in changes]
+        if call.operation.single_insert:
+            self._cache.numbered(rows[0][0])
+        if bells.channels and self.hint is None:
+            bells.told = await self._ring(connection, bells.channels)
+        # Otherwise the doorbell notifies, while the caller continues.
         return bells
 
     async def _ring(self, connection: Connection, channels: Sequence[str]) -> bool:
@@ -314,7 +322,7 @@ class TransactionRunner:
         bells = Bells()
         last: list[str] = []
         # Only queries that precede all writes are cached: later answers may be rolled back.
-        several = self._send_cache.ask if len(calls) == 1 and calls[0].operation.single_insert else ask_several
+        several = self._cache.ask if len(calls) == 1 and calls[0].operation.single_insert else ask_several
         now = await self._begin(connection, calls)
         try:
             for operation, group in group_by_operation(calls):
@@ -461,7 +469,7 @@ class TransactionRunner:
                 return await several(connection, step.queries)
             case InsertNumbered():
                 ((first,),) = rows = await write_numbered(connection, step)
-                self._send_cache.numbered(first + len(step.rows) - 1)
+                self._cache.numbered(first + len(step.rows) - 1)
                 return rows
         await write_each(connection, step)
         return []

@@ -123,6 +123,10 @@ SELECT before + 1 FROM taken;
 -- Insert one row with the next number of a counter, unless the directory has changed. A transaction of its own.
 {insert} SELECT counter_take({counter}, 1), {values} WHERE directory_is({version}) RETURNING id;
 
+-- name: server_change_directory
+-- Keep a statement that compares the version of the directory from being carried out later.
+UPDATE counters SET value = value + 1 WHERE name = 'directory';
+
 -- name: server_written
 -- Find a message whose INSERT lost its answer, and tell whether the result is certain: not on a server behind what this
 -- process has seen, nor if messages were deleted since. Changes the directory, so that a late INSERT writes nothing.

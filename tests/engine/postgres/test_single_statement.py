@@ -1,4 +1,5 @@
-"""A message that is sent alone goes by one statement, and still sees whatever another process has changed before."""
+"""A message that is sent, claimed or acknowledged alone takes one statement, which still sees whatever another process
+has changed before."""
 
 from __future__ import annotations
 
@@ -24,6 +25,7 @@ from agentbus.errors import (
     AgentFenced,
     FormatRefused,
     InvalidPayload,
+    LeaseLost,
     LockTimeout,
     OutcomeUnknown,
     QueueFull,
@@ -91,7 +93,7 @@ async def test_an_idle_process_is_woken_before_the_commit_too(url: str, monkeypa
             assert message is not None
             assert message.payload == number
             assert heard.count("INSERT") == 1
-            # The bell's before the commit, the writer's after it; and what the receiver asks.
+            # The bell's before the commit and after it; and what the receiver asks.
             rung += heard.count("SELECT") >= 2
             await message.ack()
         # Not each time: on a busy machine, the receiver may not wait yet when the message is sent.
@@ -105,6 +107,10 @@ async def _sends_quickly(bus: Bus, other: Bus, monkeypatch: pytest.MonkeyPatch) 
         await warm(sender, to)
         with overheard(monkeypatch) as heard:
             receipt = await sender.send(to, "note", "quick")
+            # The bell, which the sender does not wait for.
+            with anyio.fail_after(5):
+                while len(heard) < 2:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
         assert heard == ["INSERT", "SELECT"]
         got = [await receiver.receive(timeout=5) for _ in range(3)]
         assert [message.payload for message in got if message] == ["before", "before", "quick"]
@@ -113,6 +119,110 @@ async def _sends_quickly(bus: Bus, other: Bus, monkeypatch: pytest.MonkeyPatch) 
         for message in got:
             assert message is not None
             await message.ack()
+
+
+async def test_a_claim_and_an_acknowledgement_alone_take_one_statement_each(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with agentbus.connect(url, clock=SystemClock(), beat_every=3600) as bus:
+        agent = await bus.register("a", type="worker", pools=["jobs"])
+        await agent.send(pool("jobs"), "note", "later", priority=1)
+        for number in range(3):
+            await agent.send("a", "note", number)
+            with overheard(monkeypatch) as heard:
+                message = await agent.receive(timeout=5)
+                assert message is not None
+                await message.ack()
+            assert message.payload == number
+        assert heard == ["WITH", "UPDATE"]
+        with overheard(monkeypatch) as heard:
+            last = await agent.receive(timeout=5)
+            assert await agent.receive(timeout=0) is None
+        assert last is not None
+        assert (last.payload, last.attempts) == ("later", 1)
+        assert heard == ["WITH", "WITH"], "that nothing is left takes one statement too"
+        record = await bus.messages.get(last.message_id)
+        assert (record.status, record.holder, record.attempts) == ("leased", "a", 1)
+
+
+async def test_after_a_claim_that_is_not_flushed_the_next_message_is_again(url: str) -> None:
+    async with agentbus.connect(url, clock=SystemClock(), beat_every=3600) as bus:
+        agent = await bus.register("a", type="worker")
+        await warm(agent, "a")
+        writer: Any = bus._engine
+        connection = writer._writer._runner._connection
+        for _ in range(2):
+            message = await agent.receive(timeout=5)
+            assert message is not None
+            await message.ack()
+            assert await connection.fetchval("SHOW synchronous_commit") == "on"
+
+
+async def test_a_claim_alone_maintains_its_mailbox_first(url: str) -> None:
+    clock = FakeClock()
+    bus = agentbus.connect(url, beat_every=3600, clock=clock)
+    clock.attach(bus)
+    async with bus:
+        agent = await bus.register("a", type="worker")
+        await warm(agent, "a")
+        for message in await agent.receive_many(2, timeout=5):
+            await message.ack()
+        await agent.send("a", "note", "expires", ttl=5)
+        await agent.send("a", "note", "urgent", delay=5, priority=9)
+        await agent.send("a", "note", "leased", max_attempts=2)
+        # Of the same priority as the first, but that one is older.
+        first = await agent.receive(timeout=5)
+        assert first is not None
+        assert first.payload == "expires"
+        await first.nack(delay=0)
+        clock.advance(6)
+        got = [await agent.receive(timeout=5) for _ in range(2)]
+        assert [message.payload for message in got if message] == ["urgent", "leased"]
+        assert await agent.receive(timeout=0) is None
+        assert (await bus.stats()).messages == {"acked": 2, "expired": 1, "leased": 2}
+
+
+async def test_one_that_was_taken_over_claims_and_acknowledges_nothing(buses: list[Bus]) -> None:
+    ours, other = buses[:2]
+    agent = await ours.register("a", type="worker")
+    await warm(agent, "a")
+    message = await agent.receive(timeout=5)
+    assert message is not None
+    await message.ack()
+    held = await agent.receive(timeout=5)
+    assert held is not None
+    await agent.send("a", "note", "third")
+    await other.register("a", type="worker", takeover=True)
+    with pytest.raises(AgentFenced):
+        await held.ack()
+    with pytest.raises(AgentFenced):
+        await agent.receive(timeout=0)
+    assert (await other.stats()).messages == {"acked": 1, "queued": 2}
+
+
+async def test_a_lease_that_went_to_another_is_not_acknowledged(url: str) -> None:
+    clock = FakeClock()
+    ours, other = (agentbus.connect(url, beat_every=3600, clock=clock) for _ in range(2))
+    clock.attach(ours)
+    async with ours, other:
+        first = await ours.register("first", type="worker", pools=["jobs"])
+        second = await other.register("second", type="worker", pools=["jobs"])
+        await warm(first, pool("jobs"))
+        done = await first.receive(timeout=5)
+        assert done is not None
+        await done.ack()
+        stale = await first.receive(timeout=5, lease=1)
+        assert stale is not None
+        clock.advance(2)
+        held = await second.receive(timeout=5)
+        assert held is not None
+        assert held.id == stale.id
+        with pytest.raises(LeaseLost) as lost:
+            await stale.ack()
+        assert lost.value.facts["holder"] == "second"
+        await held.ack()
+        with pytest.raises(LeaseLost):
+            await held.ack()
 
 
 async def end(bus: Bus, receiver: Agent) -> None:
@@ -348,6 +458,56 @@ async def test_a_message_whose_connection_is_lost_arrives_once_and_wakes_the_rec
         if how == "late":
             assert all(b"INSERT 0 0" in answer for answer in proxy.answers), "one was carried out after all"
         assert (await other.stats()).messages == {"acked": 3 * TIMES}
+
+
+@pytest.mark.parametrize("how", ["unsent", "unheard", "late"])
+@pytest.mark.parametrize("call", ["claim", "ack"])
+async def test_a_claim_or_acknowledgement_whose_connection_is_lost_is_done_once(url: str, call: str, how: str) -> None:
+    socket, schema = socket_and_schema(url)
+    async with proxied(socket) as proxy:
+        place = f"postgresql://agentbus@127.0.0.1:{proxy.port}/postgres?schema={schema}"
+        async with agentbus.connect(place, beat_every=3600, clock=SystemClock()) as bus:
+            agent = await bus.register("a", type="worker")
+            for number in range(TIMES):
+                await warm(agent, "a")
+                for before in [await agent.receive(timeout=5) for _ in range(2)]:
+                    assert before is not None
+                    await before.ack()
+                await agent.send("a", "note", number, max_attempts=1)
+                # The bell has been rung.
+                await asyncio.sleep(0.05)
+                proxy.cut = how if call == "claim" else None
+                message = await agent.receive(timeout=5)
+                assert message is not None
+                assert (message.payload, message.attempts) == (number, 1)
+                proxy.cut = how if call == "ack" else None
+                await message.ack()
+            assert proxy.cuts == TIMES
+            assert (await bus.stats()).messages == {"acked": 3 * TIMES}
+    assert len(proxy.answers) == (0 if how == "unsent" else TIMES)
+    if how == "late":
+        tags = (b"SELECT 0", b"UPDATE 0")
+        assert all(any(tag in answer for tag in tags) for answer in proxy.answers), "one was carried out after all"
+
+
+@pytest.mark.parametrize("call", ["claim", "ack"])
+async def test_a_claim_or_acknowledgement_cut_without_a_way_back_is_an_unknown_outcome(url: str, call: str) -> None:
+    socket, schema = socket_and_schema(url)
+    async with proxied(socket) as proxy:
+        place = f"postgresql://agentbus@127.0.0.1:{proxy.port}/postgres?schema={schema}"
+        async with agentbus.connect(place, beat_every=3600, lock_timeout=0.5, clock=SystemClock()) as bus:
+            agent = await bus.register("a", type="worker")
+            await warm(agent, "a")
+            message = await agent.receive(timeout=5)
+            assert message is not None
+            if call == "claim":
+                await message.ack()
+            await asyncio.sleep(0.05)
+            proxy.cut, proxy.refuses = "unheard", True
+            with pytest.raises(OutcomeUnknown):
+                await (agent.receive(timeout=5) if call == "claim" else message.ack())
+            proxy.refuses = False
+            assert (await bus.stats()).messages == {"acked": 1, "leased" if call == "claim" else "queued": 1}
 
 
 async def test_a_cut_without_a_way_back_is_an_unknown_outcome(url: str) -> None:
