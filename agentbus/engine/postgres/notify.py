@@ -64,6 +64,7 @@ class Bell:
         self._waiting: dict[str, None] = {}
         self._task: asyncio.Task[None] | None = None
         self._last = 0.0
+        self._has_listeners = True
         self._heard = False
         self._asks = False
         self._ask_at = 0.0
@@ -113,8 +114,9 @@ class Bell:
         return self._heard or self._waiters.is_followed(LIVE)
 
     def hint(self, channels: Sequence[str]) -> None:
-        """Wake idle processes before a slow commit, so that they and their connections are ready when they are rung."""
-        if self._loop.time() - self._last > RESTED:
+        """Wake idle processes before a slow commit, so that they and their connections are ready when they are rung.
+        Not if the last ring was for no other process."""
+        if self._has_listeners and self._loop.time() - self._last > RESTED:
             self._waiting.update(dict.fromkeys(channels))
             self._work()
 
@@ -158,7 +160,8 @@ class Bell:
             # early for them.
             channels, self._waiting = self._waiting, {}
             try:
-                await ask(self._connection, Query("listeners_of", (list(channels), self.process)))
+                found = await ask(self._connection, Query("listeners_of", (list(channels), self.process)))
+                self._has_listeners = bool(found)
             except BaseException:
                 # The next connection sends what this one could not.
                 self._waiting = channels | self._waiting
