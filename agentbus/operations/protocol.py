@@ -122,7 +122,8 @@ class Operation(Generic[R, T]):
     space reserved for cleaning up a full disk (a request may override it by a property of this name).
     ``single_insert``: if it yields ``Gather`` and then one ``InsertNumbered`` row, it yields nothing else; that row
     may commit by itself. ``shortcut``: runs one request by look-ups and then one statement, which writes all or nothing
-    and may commit by itself; it returns None, and has written nothing, if the operation must run instead.
+    and may commit by itself; if it has written nothing, it may read more, or return None: the operation must run
+    instead.
     """
 
     __slots__ = ("concurrent", "durable", "name", "run", "run_last", "shortcut", "single_insert", "stores_data")

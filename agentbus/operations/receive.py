@@ -424,11 +424,16 @@ def _claim_one(request: ClaimRequest, now: Now) -> Op[Outcome[Claim] | None]:
     rows = yield Query("message_claim_one", parameters)
     if not rows:
         return None
-    ((due, lapses, more, *row),) = rows
+    ((more, *row),) = rows
     if row[0] is not None:
-        yield Announce("leased", [row[0]])
-        return Claim([MessageRow(*row)], more)
-    return None if more else Claim([], False, due, lapses)
+        leased = MessageRow(*row)
+        yield Announce("leased", [leased.id])
+        # As it was before this delivery.
+        attempts = leased.attempts - request.counted
+        return Claim([msgspec.structs.replace(leased, lease=leased.lease - 1, attempts=attempts)], more)
+    if more:
+        return None
+    return Claim([], False, *(yield from horizon(request.mailboxes, now)))
 
 
 def _wanted(requests: Sequence[ClaimRequest]) -> dict[int, int]:

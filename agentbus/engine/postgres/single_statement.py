@@ -66,7 +66,7 @@ class PlannedInsert(msgspec.Struct):
         number, certain = await find_written(connection, self.step, self.newest)
         return ([] if number is None else [(number,)]), certain
 
-    def end(self, rows: Rows) -> tuple[Outcome[Any], list[Announce]]:
+    async def end(self, connection: Connection, rows: Rows) -> tuple[Outcome[Any], list[Announce]]:
         """Return the outcome of the call."""
         try:
             step = self.op.send(rows)
@@ -94,17 +94,20 @@ class PlannedStatement(msgspec.Struct):
         await connection.execute(server_queries()["server_change_directory"])
         return await ask(connection, Query(f"{self.step.name}_lost", self.step.parameters)), True
 
-    def end(self, rows: Rows) -> tuple[Outcome[Any] | None, list[Announce]]:
-        """Return the outcome of the call, and what to announce; None if nothing was written."""
+    async def end(self, connection: Connection, rows: Rows) -> tuple[Outcome[Any] | None, list[Announce]]:
+        """Return the outcome of the call, and what to announce; None if nothing was written, and the operation must
+        run. Raises errors of the driver if nothing was written."""
         changes: list[Announce] = []
         try:
             step = self.op.send(rows)
-            while isinstance(step, Announce):
-                changes.append(step)
-                step = self.op.send([])
+            while True:
+                if isinstance(step, Announce):
+                    changes.append(step)
+                    step = self.op.send([])
+                else:
+                    step = self.op.send(await ask(connection, cast(Query, step)))
         except StopIteration as stop:
             return stop.value, changes
-        raise ValueError(f"{step} comes after what was to be the last")
 
 
 Planned: TypeAlias = PlannedInsert | PlannedStatement

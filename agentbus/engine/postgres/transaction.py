@@ -293,7 +293,7 @@ class TransactionRunner:
 
     async def _written(self, connection: Connection, call: Call, planned: Planned, rows: Rows) -> Bells | None:
         """Set the outcome of a call whose statement returned these rows. None if it has written nothing."""
-        outcome, changes = planned.end(rows)
+        outcome, changes = await planned.end(connection, rows)
         if outcome is None:
             return None
         call.outcome = outcome

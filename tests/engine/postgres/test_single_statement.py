@@ -134,14 +134,16 @@ async def test_a_claim_and_an_acknowledgement_alone_take_one_statement_each(
                 assert message is not None
                 await message.ack()
             assert message.payload == number
-        assert heard == ["WITH", "UPDATE"]
+        # Besides what the bell asks.
+        assert [word for word in heard if word != "SELECT"] == ["WITH", "UPDATE"]
         with overheard(monkeypatch) as heard:
             last = await agent.receive(timeout=5)
             assert await agent.receive(timeout=0) is None
         assert last is not None
         assert (last.payload, last.attempts) == ("later", 1)
-        assert heard == ["WITH", "WITH"], "that nothing is left takes one statement too"
+        assert [word for word in heard if word != "SELECT"] == ["WITH", "WITH"], "an empty mailbox needs no transaction"
         record = await bus.messages.get(last.message_id)
+        assert record is not None
         assert (record.status, record.holder, record.attempts) == ("leased", "a", 1)
 
 

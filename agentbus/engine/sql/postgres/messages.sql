@@ -38,61 +38,43 @@ ORDER BY 2 DESC, 3;
 
 -- name: message_claim_one
 -- Lease the most urgent message of the mailboxes $1 to $2 until $3, at the wall time $5 and awake time $6; $4 is 1 if the
--- attempt counts at once. Returns when something is due next, whether messages are left or a mailbox must be maintained,
--- and the leased message, if any. Differs: a transaction of its own, not flushed; returns nothing unless the directory
--- has the version $7.
+-- attempt counts at once. Returns whether messages are left or a mailbox must be maintained first, and the leased
+-- message, if any. Differs: a transaction of its own, not flushed; returns nothing unless the directory has the version
+-- $7.
 WITH current AS MATERIALIZED (
-    SELECT directory_is($7) AND set_config('synchronous_commit', 'off', true) = 'off' AS is_current
-),
-horizon AS MATERIALIZED (
-    SELECT min(due) AS due, min(lapses) AS lapses,
-        coalesce(min(due) <= $5, false) OR coalesce(min(lapses) <= $6, false) OR coalesce(min(expires) <= $5, false)
-            AS is_past
-    FROM unnest($1::bigint[]) AS wanted (mailbox)
-    CROSS JOIN LATERAL (
-        SELECT
-            (SELECT min(messages.due) FROM messages
-             WHERE messages.mailbox = wanted.mailbox AND status = 'scheduled') AS due,
-            (SELECT min(lease_until) FROM messages
-             WHERE messages.mailbox = wanted.mailbox AND status = 'leased') AS lapses,
-            (SELECT min(messages.expires) FROM messages
-             WHERE messages.mailbox = wanted.mailbox
-                AND messages.expires IS NOT NULL AND status IN ('queued', 'scheduled')) AS expires
-    ) AS next
-),
-ready AS MATERIALIZED (
-    SELECT found.*
-    FROM unnest($1::bigint[]) AS wanted (mailbox)
-    CROSS JOIN LATERAL (
-        SELECT messages.* FROM messages
-        WHERE messages.mailbox = wanted.mailbox AND messages.status = 'queued'
-            AND (SELECT is_current FROM current) AND NOT (SELECT is_past FROM horizon)
-        ORDER BY messages.priority DESC, messages.id
-        LIMIT 1
-        FOR UPDATE SKIP LOCKED
-    ) AS found
-    ORDER BY found.priority DESC, found.id
-    LIMIT 1
+    SELECT directory_is($7) AND set_config('synchronous_commit', 'off', true) = 'off' AS is_current,
+        EXISTS (SELECT 1 FROM messages WHERE mailbox = ANY ($1) AND status = 'scheduled' AND due <= $5)
+        OR EXISTS (SELECT 1 FROM messages WHERE mailbox = ANY ($1) AND status = 'leased' AND lease_until <= $6)
+        OR EXISTS (
+            SELECT 1 FROM messages
+            WHERE mailbox = ANY ($1) AND expires <= $5 AND expires IS NOT NULL AND status IN ('queued', 'scheduled')
+        ) AS is_past
 ),
 leased AS (
     UPDATE messages SET
-        status = 'leased',
-        lease = messages.lease + 1,
-        holder = $2,
-        lease_until = $3,
-        attempts = messages.attempts + $4,
-        leased_at = $5
-    FROM ready
-    WHERE messages.id = ready.id
+        status = 'leased', lease = lease + 1, holder = $2, lease_until = $3, attempts = attempts + $4, leased_at = $5
+    WHERE id = (
+        SELECT ready.id
+        FROM unnest($1::bigint[]) AS wanted (mailbox)
+        CROSS JOIN LATERAL (
+            SELECT messages.id, messages.priority FROM messages
+            WHERE messages.mailbox = wanted.mailbox AND messages.status = 'queued'
+                AND (SELECT is_current AND NOT is_past FROM current)
+            ORDER BY messages.priority DESC, messages.id
+            LIMIT 1
+            FOR UPDATE SKIP LOCKED
+        ) AS ready
+        ORDER BY ready.priority DESC, ready.id
+        LIMIT 1
+    )
+    RETURNING /* columns: message */
 )
-SELECT horizon.due, lapses,
-    is_past OR EXISTS (
+SELECT is_past OR EXISTS (
         SELECT 1 FROM messages
-        WHERE messages.mailbox = ANY ($1) AND messages.status = 'queued'
-            AND messages.id <> coalesce((SELECT ready.id FROM ready), 0)
+        WHERE mailbox = ANY ($1) AND status = 'queued' AND id <> coalesce((SELECT leased.id FROM leased), 0)
     ),
-    /* columns: message ready */
-FROM current CROSS JOIN horizon LEFT JOIN ready ON true
+    leased.*
+FROM current LEFT JOIN leased ON true
 WHERE is_current;
 
 -- name: message_claim_one_lost
