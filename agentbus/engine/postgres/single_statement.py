@@ -55,6 +55,8 @@ class PlannedInsert(msgspec.Struct):
     version: int
     newest: int
     """No row of this process has a higher number."""
+    is_cached: bool = False
+    """A send looks up in a transaction."""
 
     async def write(self, connection: Connection) -> Rows:
         """Insert the row, unless the count has changed; return its number. Raises errors of the driver."""
@@ -82,6 +84,8 @@ class PlannedStatement(msgspec.Struct):
     op: Op[Outcome[Any] | None]
     step: Query
     version: int
+    is_cached: bool
+    """True if every answer came from the cache."""
     channels: Sequence[str] = ()
 
     async def write(self, connection: Connection) -> Rows:
@@ -141,14 +145,17 @@ class LookupCache:
         if call.operation.shortcut is None or call.durable:
             return None
         op = call.operation.shortcut(call.request, now)
+        is_cached = True
         try:
             step = next(op)
             while type(step) is Query and step.name in _COUNTED:
-                answers = self._remembered([step]) or await self.ask(connection, [step])
+                if (answers := self._remembered([step])) is None:
+                    is_cached = False
+                    answers = await self.ask(connection, [step])
                 step = op.send(answers[0])
         except StopIteration:
             return None
-        return PlannedStatement(op, step, self._version) if type(step) is Query else None
+        return PlannedStatement(op, step, self._version, is_cached) if type(step) is Query else None
 
     def _plan_insert(self, call: Call, now: Now) -> PlannedInsert | None:
         """Plan a send from cached answers; None if it needs a transaction."""

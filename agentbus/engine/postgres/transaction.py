@@ -261,6 +261,22 @@ class TransactionRunner:
         if self.hint is not None and planned.channels:
             self.hint(planned.channels)
         start = time.perf_counter()
+        rows = await self._write(connection, planned)
+        if not rows and planned.is_cached:
+            # The directory has changed: look up and try again, which takes fewer round trips than a transaction.
+            if (planned := await self._cache.plan(connection, call, clock.now())) is None:
+                return None
+            rows = await self._write(connection, planned)
+        if not rows:
+            return None
+        taken = time.perf_counter() - start
+        bells = await self._written(connection, call, planned, rows)
+        if bells is not None and self._writes is not None:
+            self._writes.committed(1, taken, call.durable)
+        return bells
+
+    async def _write(self, connection: Connection, planned: Planned) -> Rows:
+        """Run a planned statement. Without rows it has written nothing, and the cache is dropped."""
         try:
             rows = await planned.write(connection)
         except driver_errors.DRIVER as error:
@@ -273,12 +289,7 @@ class TransactionRunner:
             rows = []
         if not rows:
             self._cache.forget()
-            return None
-        taken = time.perf_counter() - start
-        bells = await self._written(connection, call, planned, rows)
-        if bells is not None and self._writes is not None:
-            self._writes.committed(1, taken, call.durable)
-        return bells
+        return rows
 
     async def _settle_doubt(self, connection: Connection, call: Call, doubted: Planned) -> Bells | None:
         """Find out whether a statement whose answer was lost was carried out. None if it was not, and will not be."""

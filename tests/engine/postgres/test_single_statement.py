@@ -147,6 +147,22 @@ async def test_a_claim_and_an_acknowledgement_alone_take_one_statement_each(
         assert (record.status, record.holder, record.attempts) == ("leased", "a", 1)
 
 
+async def test_after_a_change_elsewhere_a_claim_looks_up_and_tries_again(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with agentbus.connect(url, clock=SystemClock(), beat_every=3600) as bus:
+        agent = await bus.register("a", type="worker")
+        other = await bus.register("b", type="worker")
+        await warm(agent, "a")
+        first = await agent.receive(timeout=5)
+        assert first is not None
+        await other.complete()
+        with overheard(monkeypatch) as heard:
+            assert await agent.receive(timeout=5) is not None
+        assert heard.count("WITH") == 3, "the statement, the look-up, and the statement again"
+        assert "BEGIN;" not in heard
+
+
 async def test_after_a_claim_that_is_not_flushed_the_next_message_is_again(url: str) -> None:
     async with agentbus.connect(url, clock=SystemClock(), beat_every=3600) as bus:
         agent = await bus.register("a", type="worker")
