@@ -43,7 +43,9 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
 
 def checks(results: Results) -> list[Check]:
     """Return the targets whose sides were both measured in this run."""
-    found: list[Check] = []
+    found = against(
+        results, "one at a time, against asyncpg with SKIP LOCKED", "one", OURS, "asyncpg", least=0.8, aim=1.1
+    )
     for other, title in OTHERS.items():
         found += against(results, f"{TASKS} tasks, against {title}", "tasks", OURS, other, least=3)
         found += against(results, f"idle p50, against {title}", queue.IDLE, OURS, other, queue.P50, most=1)
