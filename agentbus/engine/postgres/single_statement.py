@@ -3,7 +3,7 @@
 What such a call looks up (agents, types, quotas) seldom changes, and the tables count the changes. So the answers are
 cached together with the count. The statement takes the lock of the bus, compares the count, writes and commits by
 itself: one round trip instead of three or four. If the count differs, or an exclusive transaction runs, it writes
-nothing, and the call falls back to a transaction.
+nothing, and the call looks up again or falls back to a transaction.
 
 If the answer to that statement is lost with the connection, the next one advances the count, so that the statement can
 no longer be carried out, and then looks whether it was. A message that was sent is found after the earlier rows of this
@@ -131,10 +131,10 @@ class LookupCache:
         if not all(query.name in _COUNTED for query in queries):
             return await ask_several(connection, queries)
         *answers, ((version,),), ((newest,),) = await ask_several(connection, [*queries, _VERSION, _NEWEST])
-        self.numbered(newest)
         if version != self._version or len(self._answers) > _MOST:
             self.forget()
             self._version = version
+        self.numbered(newest)
         self._answers.update(zip(map(_key, queries), answers, strict=True))
         return answers
 
