@@ -6,14 +6,17 @@ Each rule is one test, which lists everything that breaks it.
 from __future__ import annotations
 
 import ast
+import asyncio
 import inspect
 import re
 import sys
+import threading
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
@@ -35,6 +38,7 @@ from tests.support.source import package_nodes, package_tree, syntax_tree
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "agentbus"
 MAX_LINES = 800
+MAX_FILES_OF_A_SEND = 18
 OPERATION_DECORATORS = {"operation", "single_operation"}
 # These draw on a terminal: rich is optional, and imported when something is drawn.
 MAY_USE_RICH = {
@@ -264,6 +268,39 @@ def test_files_stay_small() -> None:
     files = [*MODULES.values(), *sorted((ROOT / "tests").rglob("*.py"))]
     lines = {str(file.relative_to(ROOT)): file.read_text(encoding="utf-8").count("\n") for file in files}
     assert {name: count for name, count in lines.items() if count > MAX_LINES} == {}
+
+
+def test_a_send_passes_through_few_files(tmp_path: Path) -> None:
+    """On the event loop and on the thread of the writer, once everything that can be cached is."""
+    files = asyncio.run(_files_of_a_send(tmp_path))
+    names = {Path(file).relative_to(PACKAGE).as_posix() for file in files if Path(file).is_relative_to(PACKAGE)}
+    assert {"api/agent.py", "operations/send.py", "engine/sqlite/transaction.py"} <= names
+    assert len(names) <= MAX_FILES_OF_A_SEND, "\n".join(sorted(names))
+
+
+async def _files_of_a_send(home: Path) -> set[str]:
+    """Return the files of the shortest of several sends: a heartbeat may have come in between."""
+    sends: list[set[str]] = []
+
+    def enter(frame: FrameType, event: str, argument: object) -> None:
+        if sends:
+            sends[-1].add(frame.f_code.co_filename)
+
+    before, before_of_threads = sys.gettrace(), threading.gettrace()
+    threading.settrace(enter)
+    sys.settrace(enter)
+    try:
+        async with agentbus.connect(home / "bus") as bus, bus.agent("planner-1", type="planner") as agent:
+            await agent.send("planner-1", "note", 1)
+            for _ in range(3):
+                sends.append(set())
+                await agent.send("planner-1", "note", 1)
+            files = min(sends, key=len)
+            sends.clear()
+            return files
+    finally:
+        sys.settrace(before)
+        threading.settrace(before_of_threads)  # type: ignore[arg-type]
 
 
 def test_every_module_has_a_docstring() -> None:

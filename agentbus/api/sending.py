@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Required, TypeAlias, TypedDict,
 import msgspec
 
 from agentbus import core
-from agentbus.core.addresses import Address, parse_address
+from agentbus.core.addresses import Address, parse_address, parse_text
 from agentbus.core.codec import encode
 from agentbus.core.threads import has_loop, run_in_thread, yield_to_loop
 from agentbus.core.validation import (
@@ -160,7 +160,7 @@ def draft(
     else:
         name, content, defines = vocabulary.encode_struct(type, payload)
     return Draft(
-        parse_address(to),
+        parse_text(to) if to.__class__ is str else parse_address(to),
         name,
         content,
         check_range(priority, "priority", 0, 9),
@@ -174,7 +174,7 @@ def draft(
         False,
         None,
         defines,
-        check_headers(headers),
+        None if headers is None else check_headers(headers),
         None if correlation is None else 0,
     )
 

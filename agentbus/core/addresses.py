@@ -53,14 +53,16 @@ def parse_address(recipient: str | Address) -> Address:
     """Parse an address: an agent's id, ``pool:executors``, ``topic:plans``, ``task:feature-1``."""
     if isinstance(recipient, Address):
         return recipient
-    if isinstance(recipient, str) and recipient.startswith(_TASK):
-        # The id of a task may have the full length of a name.
-        return Address("task", check_name(recipient.removeprefix(_TASK), "task"))
-    return _parse(check_name(recipient, "recipient"))
+    return parse_text(recipient) if type(recipient) is str else parse_text(check_name(recipient, "recipient"))
 
 
 @lru_cache(4096)
-def _parse(name: str) -> Address:
+def parse_text(text: str) -> Address:
+    """Parse an address that is a plain ``str``. An agent sends to few recipients, each of which is parsed once."""
+    if text.startswith(_TASK):
+        # The id of a task may have the full length of a name.
+        return Address("task", check_name(text.removeprefix(_TASK), "task"))
+    name = check_name(text, "recipient")
     if name.startswith("pool:"):
         return pool(name.removeprefix("pool:"))
     if name.startswith("topic:"):
@@ -85,6 +87,7 @@ def check_agent(agent: object) -> str:
     return checked
 
 
+@lru_cache(4096)
 def is_operator(name: str) -> bool:
     """Return True if a sender, recipient or holder is a person: ``operator:ada``."""
     return name.startswith(OPERATOR)

@@ -55,9 +55,9 @@ def agent_statuses_from(rows: Rows) -> dict[str, AgentStatus]:
 def fenced(actor: Actor, current: AgentStatus | None) -> AgentFenced | None:
     """Return the error of an actor that may not act, or None. An agent may act if its epoch is current and it has not
     ended. A person always may."""
-    if actor.epoch == OPERATOR_EPOCH and is_operator(actor.agent):
-        return None
     if current is not None and current.epoch == actor.epoch and current.status in LIVE:
+        return None
+    if actor.epoch == OPERATOR_EPOCH and is_operator(actor.agent):
         return None
     if current is None:
         reason = "it was deleted"

@@ -450,10 +450,10 @@ def _boxes(draft: Draft, directory: _Directory) -> list[int] | None:
     to = draft.to
     if isinstance(to, int):
         return [to]
-    if to.kind == "agent" and not is_operator(to.name):
-        reader = directory.agents.get(to.name)
-        return None if reader is None else [reader.mailbox]
+    if to.kind == "agent" and (reader := directory.agents.get(to.name)) is not None:
+        return [reader.mailbox]
     if to.kind in {"agent", "pool"}:
+        # No agent has the name of a person.
         box = (directory.pools if to.kind == "pool" else directory.operators).get(to.name)
         return None if box is None else [box]
     if to.kind == "task":
