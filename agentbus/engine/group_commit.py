@@ -29,25 +29,11 @@ MAX_BATCH_BYTES = 4 * 1024 * 1024
 """Payload in one transaction beyond which no call is added, so that large messages do not delay the others."""
 
 
-class PendingCall(Call):
+class PendingCall(Call, eq=False, kw_only=True):
     """A call whose caller awaits the future. If the caller was cancelled, the result goes to ``on_abandoned``."""
 
-    __slots__ = ("future", "on_abandoned")
-
-    def __init__(
-        self,
-        operation: Operation[Any, Any],
-        request: Any,
-        durable: bool,
-        future: asyncio.Future[Any],
-        on_abandoned: Callable[[Any], None] | None,
-    ) -> None:
-        self.operation = operation
-        self.request = request
-        self.durable = durable
-        self.outcome: Any = None
-        self.future = future
-        self.on_abandoned = on_abandoned
+    future: asyncio.Future[Any]
+    on_abandoned: Callable[[Any], None] | None
 
 
 Batch = deque[PendingCall]
@@ -159,8 +145,9 @@ class AsyncEngine(Generic[W]):
         self.check()
         if self._writer is None:
             raise BusClosed
-        durable = self._disk and (operation.durable if durable is None else durable)
-        return self._writer.write(operation, request, durable, on_abandoned)
+        if durable is None:
+            durable = operation.durable
+        return self._writer.write(operation, request, durable and self._disk, on_abandoned)
 
     def owns_file(self, device: int, inode: int) -> bool:
         # Also on PostgreSQL: this process may have another bus open in a file.

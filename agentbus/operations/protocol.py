@@ -302,16 +302,13 @@ class CannotBatch(Exception):
     """These requests cannot run together; the driver runs each by itself."""
 
 
-class Call:
+class Call(msgspec.Struct, eq=False):
     """One caller's request for one operation, and its outcome."""
 
-    __slots__ = ("durable", "operation", "outcome", "request")
-
-    def __init__(self, operation: Operation[Any, Any], request: Any, durable: bool) -> None:
-        self.operation = operation
-        self.request = request
-        self.durable = durable
-        self.outcome: Any = None
+    operation: Operation[Any, Any]
+    request: Any
+    durable: bool
+    outcome: Any = None
 
     @property
     def concurrent(self) -> bool:

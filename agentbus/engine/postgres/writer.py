@@ -55,7 +55,7 @@ class Writer:
         if self._closed or self._task.done():
             raise BusClosed
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.append(PendingCall(operation, request, durable, future, on_abandoned))
+        self._queue.append(PendingCall(operation, request, durable, future=future, on_abandoned=on_abandoned))
         self._wake()
         return future if on_abandoned is None else await_result(future, on_abandoned)
 

@@ -106,7 +106,7 @@ class Writer:
         if self._closed:
             raise BusClosed
         future: asyncio.Future[T] = self._loop.create_future()
-        call = PendingCall(operation, request, durable, future, on_abandoned)
+        call = PendingCall(operation, request, durable, future=future, on_abandoned=on_abandoned)
         if len(self._queue) >= MAX_QUEUED_CALLS or self._held_back:
             self._held_back.append(call)
         else:
