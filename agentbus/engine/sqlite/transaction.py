@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from agentbus.core.clock import Clock, Now
@@ -45,11 +46,15 @@ from agentbus.operations.protocol import (
 )
 
 if TYPE_CHECKING:
+    from logging import Logger
+
     from agentbus.core.measurements import Writes
 
 _ROWS_PER_INSERT = 16
 _UNBOUNDED = frozenset({"message_promote", "message_lapsed", "message_expire"})
 """Mailbox maintenance, as long as the backlog: not run where it would block the event loop."""
+_DEBUG = 10
+"""The level of logging."""
 _LOG_PAGES = 1000
 """A synced commit that makes the log this long checkpoints it."""
 
@@ -82,6 +87,7 @@ class TransactionRunner:
         self._synchronous: bool | None = True
         self._checkpoints: bool | None = True
         self._nowait = False
+        self._logger: Logger | None = None
         self._ringer = Ringer(connection, self._queries)
         self._log = WriteAheadLog(connection, home.file)
         self._path = home.file
@@ -180,11 +186,12 @@ class TransactionRunner:
 
     def _finish(self, calls: Sequence[Call], channels: list[str], start: float) -> tuple[list[str], bool]:
         """Log the committed batch and ring the other processes."""
-        # Only in a program that uses logging: its import takes longer than a command does.
-        logging = sys.modules.get("logging")
-        if logging is not None and (log := logging.getLogger("agentbus.engine")).isEnabledFor(logging.DEBUG):
+        if self._logger is None and "logging" in sys.modules:
+            # Only in a program that uses logging: its import takes longer than a command does.
+            self._logger = sys.modules["logging"].getLogger("agentbus.engine")
+        if self._logger is not None and self._logger.isEnabledFor(_DEBUG):
             names = ", ".join(sorted({call.operation.name for call in calls}))
-            log.debug("%d calls (%s) in %.2f ms", len(calls), names, (time.perf_counter() - start) * 1000)
+            self._logger.debug("%d calls (%s) in %.2f ms", len(calls), names, (time.perf_counter() - start) * 1000)
         return channels, self._ringer.ring(channels)
 
     def _with_lock(self, calls: Sequence[Call]) -> list[str]:
@@ -415,8 +422,8 @@ class TransactionRunner:
             if wide is not None:
                 done = len(step.rows) - len(step.rows) % _ROWS_PER_INSERT
                 for start in range(0, done, _ROWS_PER_INSERT):
-                    values = [value for row in step.rows[start : start + _ROWS_PER_INSERT] for value in row]
-                    self._connection.execute(wide, values)
+                    values = chain.from_iterable(step.rows[start : start + _ROWS_PER_INSERT])
+                    self._connection.execute(wide, list(values))
         self._connection.executemany(self._queries[step.name], step.rows[done:])
 
     def check_exists(self) -> None:
