@@ -300,7 +300,7 @@ async def _files_of_a_send(home: Path) -> set[str]:
             return files
     finally:
         sys.settrace(before)
-        threading.settrace(before_of_threads)  # type: ignore[arg-type]
+        threading.settrace(before_of_threads)
 
 
 def test_every_module_has_a_docstring() -> None:

@@ -578,7 +578,8 @@ class Agent:
                 if not reserved[-1]._started:
                     with suppress(LeaseLost):
                         following = reserved[-1]
-                        await self._write(begin, BeginRequest(self._actor, (following._lease,), following._before + 1))
+                        attempts = following._row.attempts + 1
+                        await self._write(begin, BeginRequest(self._actor, (following._lease,), attempts))
                         following._start()
                 message = reserved.pop()
                 if message._started:

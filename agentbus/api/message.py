@@ -95,23 +95,19 @@ class Message:
 
     __slots__ = (
         "_agent",
-        "_before",
         "_deferred",
         "_duration",
-        "_expires",
         "_following",
         "_lease",
         "_loss",
-        "_mailbox",
         "_payload",
         "_payload_type",
         "_renew_at",
-        "_reply_to",
+        "_row",
         "_settled",
         "_span",
         "_started",
         "_task",
-        "_text",
         "_unit",
         "attempts",
         "correlation",
@@ -128,26 +124,21 @@ class Message:
 
     def __init__(self, agent: Agent, row: MessageRow, *, counted: bool, duration: int, renew_at: int) -> None:
         row.verify()
+        self._row = row
         self.id = row.id
         self.message_id = row.public_id
         self.sender = row.sender
-        self._mailbox = row.mailbox
         self.recipient = agent._mailboxes.addresses.get(row.mailbox, agent.id)
         self.type = row.type
-        self._text = row.payload
         self.headers = row.decode_headers()
         self.priority = row.priority
         self.session = row.session
         self.correlation = row.correlation
-        self._reply_to = row.reply_to
         self.created = row.created
-        self._expires = row.expires
-        self._payload_type: PayloadType | None = agent._vocabulary.payload_types.get(self.type)
+        self._payload_type: PayloadType | None = agent._vocabulary.payload_types.get(row.type)
         # A payload that does not match its Struct must still be received and settled, so a Struct is decoded on access.
-        self._payload: Any = decode(self._text) if self._payload_type is None else _NOT_DECODED
+        self._payload: Any = decode(row.payload) if self._payload_type is None else _NOT_DECODED
         self.attempts = row.attempts + counted
-        self._before = row.attempts
-        """The attempts before this delivery."""
         self._lease: Lease = row.delivered
         self._duration = duration
         """Milliseconds of the lease; 0 if it has none, as the reply to a request."""
@@ -187,7 +178,7 @@ class Message:
         >>> message.raw                                                               # doctest: +SKIP
         {'files': 12}
         """
-        return decode(self._text)
+        return decode(self._row.payload)
 
     @overload
     def decode(self, as_: builtins.type[T]) -> T: ...
@@ -199,7 +190,7 @@ class Message:
         >>> message.decode(Plan)                                                      # doctest: +SKIP
         Plan(files=12)
         """
-        return decode_as(self._text, as_, f"the payload of {self.message_id}")
+        return decode_as(self._row.payload, as_, f"the payload of {self.message_id}")
 
     @property
     def _actor(self) -> Actor:
@@ -215,7 +206,7 @@ class Message:
         following = self._following
         begin = None
         if following is not None and not following._started:
-            begin = Beginning(following._lease, following._before + 1)
+            begin = Beginning(following._lease, following._row.attempts + 1)
         with core.NO_SPAN if core.tracer is None else core.tracer.settle("ack", (self,)):
             started = await self._agent._write(ack, AckRequest(self._agent._actor, (self._lease,), begin))
         self._settled = True
@@ -266,11 +257,11 @@ class Message:
     def _start(self) -> None:
         """Note that a reserved message is delivered: the attempt counts."""
         self._started = True
-        self.attempts = self._before + 1
+        self.attempts = self._row.attempts + 1
 
     async def _release(self) -> None:
         """Release it without counting the attempt."""
-        await self._agent._write(release, ReleaseRequest(self._actor, (self._lease,), restore=(self._before,)))
+        await self._agent._write(release, ReleaseRequest(self._actor, (self._lease,), restore=(self._row.attempts,)))
 
     def _renewing(self) -> tuple[Operation[ExtendRequest, None], ExtendRequest]:
         """Return the operation that renews the lease, and its request."""

@@ -382,7 +382,7 @@ def reply_draft(
     if isinstance(message, msgspec.Struct):
         reply_to, expires = message.reply_to, message.expires
     else:
-        reply_to, expires = message._reply_to, message._expires
+        reply_to, expires = message._row.reply_to, message._row.expires
     context = ReplyContext(message.message_id, message.session, message.correlation, reply_to, expires)
     return context.draft(agent, message.sender, type, payload, options)
 

@@ -130,8 +130,13 @@ def _without_value(reason: str) -> str:
 
 def check(text: str, expected: int, what: str) -> None:
     """Verify the checksum of a payload: SQLite's own integrity check does not cover payload bytes."""
-    if crc32(text.encode()) != expected:
+    if not is_intact(text, expected):
         raise DamagedPayload(what=what)
+
+
+def is_intact(text: str, checksum: int) -> bool:
+    """Return True if the text of a payload matches its checksum."""
+    return crc32(text.encode()) == checksum
 
 
 def verify_value(text: str, expected: int, what: str, as_: Any = None) -> Any:

@@ -15,7 +15,7 @@ import msgspec
 
 from agentbus.core.addresses import Address
 from agentbus.core.clock import Now
-from agentbus.core.codec import check, decode, plain
+from agentbus.core.codec import decode, is_intact, plain
 from agentbus.core.validation import MAX_HEADERS
 from agentbus.errors import DamagedPayload
 
@@ -126,7 +126,8 @@ class MessageRow(msgspec.Struct, frozen=True, gc=False):
 
     def verify(self) -> None:
         """Raise DamagedPayload if the payload does not match its checksum."""
-        check(self.payload, self.checksum, f"message {self.public_id}")
+        if not is_intact(self.payload, self.checksum):
+            raise DamagedPayload(what=f"message {self.public_id}")
 
     def decode_headers(self) -> dict[str, str]:
         """Return the headers, an empty dict if there are none. Raises DamagedPayload."""

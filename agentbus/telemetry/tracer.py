@@ -298,7 +298,7 @@ class SpanTracer(Propagation):
     def process(self, message: Message) -> Span:
         attributes = _messaging("process", "process", (message.recipient,))
         meter = Meter(self._meters, dict(attributes), process=True)
-        attributes |= _group(attributes) | _identity(message.message_id, message.correlation, message._text)
+        attributes |= _group(attributes) | _identity(message.message_id, message.correlation, message._row.payload)
         attributes["agentbus.message.type"] = message.type
         attributes["agentbus.message.attempt"] = message.attempts
         attributes["agentbus.lease.age"] = message._lease_age()
