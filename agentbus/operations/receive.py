@@ -381,7 +381,9 @@ def claim(requests: Sequence[ClaimRequest], now: Now) -> Op[list[Outcome[Claim]]
     granted = [request for request in requests if request.actor not in refused] if refused else requests
     wanted = _wanted(granted) if refused else wanted
     yield from acknowledge(granted, now)
-    horizon = {mailbox: due for mailbox, due in _horizon(dues).items() if mailbox in wanted}
+    horizon = _horizon(dues)
+    if refused:
+        horizon = {mailbox: due for mailbox, due in horizon.items() if mailbox in wanted}
     if (yield from _maintain(horizon, now)):
         # A message found before may have expired, or not be the most urgent.
         dues, *found = yield from gather(_due(wanted), *_most_urgent_of(wanted))
@@ -467,10 +469,13 @@ def _maintain(horizon: dict[int, Row], now: Now) -> Op[bool]:
 
 
 def _most_urgent_of(wanted: dict[int, int]) -> list[Query]:
-    """Return queries for the most urgent messages of each mailbox, one more than wanted, to know whether more are left.
+    """Return queries for the most urgent messages of each mailbox, which also tell whether more are left.
 
-    Mailboxes from which many are wanted have a query of their own, so that the others read less.
+    Mailboxes from which many are wanted have a query of their own, so that the others read less. All that is found in a
+    single mailbox is claimed, so that its messages are read at once.
     """
+    if len(wanted) == 1:
+        return [Query("message_next", one) for one in wanted.items()]
     few = [mailbox for mailbox, limit in wanted.items() if limit <= _FEW]
     many = [mailbox for mailbox, limit in wanted.items() if limit > _FEW]
     return [

@@ -164,6 +164,17 @@ class _Directory(msgspec.Struct):
     threads: bool = False
     """True if a message is counted in its thread, or a person writes in one."""
 
+    def add_mailboxes(self, names: dict[str, set[str]], answers: Iterator[Rows]) -> None:
+        """Add the answers to ``_mailbox_queries``."""
+        if "pool" in names:
+            self.pools = dict(next(answers))
+        for name, mailbox in next(answers) if "topic" in names else ():
+            boxes = self.topics.setdefault(name, [])
+            if mailbox is not None:
+                boxes.append(mailbox)
+        if "operator" in names:
+            self.operators = dict(next(answers))
+
 
 @operation(durable=True, concurrent=True, stores_data=True, single_insert=True)
 def send(requests: Sequence[SendRequest], now: Now) -> Op[list[Outcome[list[Receipt]]]]:
@@ -260,8 +271,8 @@ def post(drafts: Sequence[Draft], sender: str, now: Now) -> Op[None]:
 
 
 def _look_up(requests: Sequence[SendRequest], now: Now) -> Op[_Directory]:
-    names: dict[str, set[str]] = {kind: set() for kind in ("agent", "pool", "topic", "operator", "task")}
-    names["agent"].update(request.actor.agent for request in requests)
+    agents = {request.actor.agent for request in requests}
+    others: dict[str, set[str]] = {}
     types: set[str] = set()
     ids: set[str] = set()
     for request in requests:
@@ -271,35 +282,32 @@ def _look_up(requests: Sequence[SendRequest], now: Now) -> Op[_Directory]:
                 ids.add(draft.message_id)
             to = draft.to
             if isinstance(to, Address):
-                # A caller may have built an address of any kind: it is looked up as a topic, and not found.
-                kind = "operator" if _is_person(to) else to.kind if to.kind in _KINDS else "topic"
-                names[kind].add(to.name)
-    queries = [agent_status_query(names["agent"]), Query("type_known", ("message", list(types))), Query("bus_quotas")]
-    queries += _mailbox_queries(names)
+                if to.kind == "agent" and not is_operator(to.name):
+                    agents.add(to.name)
+                else:
+                    # A caller may have built an address of any kind: it is looked up as a topic, and not found.
+                    kind = "operator" if to.kind == "agent" else to.kind if to.kind in _KINDS else "topic"
+                    others.setdefault(kind, set()).add(to.name)
+    queries = [agent_status_query(agents), Query("type_known", ("message", list(types))), Query("bus_quotas")]
+    queries += _mailbox_queries(others)
     people = _people(requests) if STEER in types else []
     queries += [Query("agent_status", (name,)) for name in people]
     if ids:
         queries.append(Query("message_by_message_id", (list(ids),)))
     answers = iter((yield from gather(*queries)))
     directory = _Directory(agent_statuses_from(next(answers)), dict(next(answers)), next(answers))
-    if names["pool"]:
-        directory.pools = {row[0]: row[1] for row in next(answers)}
-    for name, mailbox in next(answers) if names["topic"] else ():
-        boxes = directory.topics.setdefault(name, [])
-        if mailbox is not None:
-            boxes.append(mailbox)
-    if names["operator"]:
-        directory.operators = {row[0]: row[1] for row in next(answers)}
+    if others:
+        directory.add_mailboxes(others, answers)
     directory.impostors = {name for name in people if next(answers)}
     for row in next(answers) if ids else ():
         sent = _Sent(*row)
         directory.sent.setdefault(sent.message_id, []).append(sent)
-    if names["task"]:
-        directory.tasks = yield from _task_boxes(names["task"], now)
+    if "task" in others:
+        directory.tasks = yield from _task_boxes(others["task"], now)
     return directory
 
 
-_KINDS = frozenset({"agent", "pool", "topic", "task"})
+_KINDS = frozenset({"pool", "topic", "task"})
 
 
 def _people(requests: Sequence[SendRequest]) -> list[str]:
@@ -314,12 +322,12 @@ def _person(sender: str) -> str:
 
 
 def _mailbox_queries(names: dict[str, set[str]]) -> Iterator[Query]:
-    """Yield the queries for the mailboxes of recipients that are not agents."""
-    if names["pool"]:
+    """Yield the queries for the mailboxes of recipients that are not agents, by their kind."""
+    if "pool" in names:
         yield Query("pool_mailbox", (list(names["pool"]),))
-    if names["topic"]:
+    if "topic" in names:
         yield Query("topic_mailboxes", (list(names["topic"]),))
-    if names["operator"]:
+    if "operator" in names:
         yield Query("mailbox_of_operators", (list(names["operator"]),))
 
 

@@ -135,7 +135,8 @@ def test_the_newest_versions_are_found_without_sorting(store: sqlite3.Connection
 @each("name", [*HOT, *LOOKS])
 def test_a_hot_query_finds_its_rows_by_an_index(name: str, store: sqlite3.Connection) -> None:
     steps = plan(store, name)
-    assert scans(steps) == []
+    # What the query itself found, or a row that is one value, is walked; no table is.
+    assert [step for step in scans(steps) if not re.fullmatch(r"SCAN (found|CONSTANT ROW)", step)] == []
     assert any(re.search(r"SEARCH .* USING .*(INDEX|PRIMARY KEY)", step) for step in steps)
 
 
@@ -212,7 +213,7 @@ def test_every_inline_read_is_listed_here() -> None:
     assert asked == set(LOOKS)
 
 
-@each("name", ["message_ready", "reply_take"])
+@each("name", ["message_ready", "message_next", "reply_take"])
 def test_the_most_urgent_message_is_found_without_sorting_the_queue(name: str, store: sqlite3.Connection) -> None:
     # One sort of what was found is fine; inside, the index must give the order.
     sorts = [step for step in plan(store, name) if "TEMP B-TREE FOR" in step]

@@ -13,8 +13,9 @@ from agentbus.operations.rows import MessageRow
 from tests.operations.script import ALIVE, NOW, A, Answer, B, Played, held, play, row, settled, undone
 
 QUIET: Answer = ("mailbox_horizon", [(box, None, None, None) for box in (10, 20, 30)])
-NOTHING: Answer = ("message_ready", [])
 """Nothing is due in any mailbox."""
+NOTHING: Answer = ("message_ready", [])
+NOTHING_IN_ONE: Answer = ("message_next", [])
 
 
 def request(
@@ -30,9 +31,14 @@ def request(
     return ClaimRequest(actor, leases, own, pools, limit, duration, counted)
 
 
-def ready(*messages: tuple[int, int, int]) -> list[Answer]:
-    """Messages as (mailbox, priority, id), in the order the database gives them: most urgent first, then oldest."""
+def ready(*messages: tuple[int, int, int], boxes: int | None = None) -> list[Answer]:
+    """Messages as (mailbox, priority, id), in the order the database gives them: most urgent first, then oldest. The
+    claim reads ``boxes`` mailboxes, by default those of the messages."""
     ordered = sorted(messages, key=lambda message: (-message[1], message[2]))
+    if (boxes or len({mailbox for mailbox, _, _ in messages})) == 1:
+        return [
+            ("message_next", [(mailbox, priority, *row(id, priority, mailbox)) for mailbox, priority, id in ordered])
+        ]
     return [
         ("message_ready", ordered),
         ("message_rows", [row(id, priority, mailbox) for mailbox, priority, id in messages]),
@@ -88,9 +94,19 @@ def test_a_request_takes_nothing_from_mailboxes_it_does_not_read() -> None:
 
 
 def test_an_empty_claim_leases_nothing() -> None:
-    played = play(claim.run([request()], NOW), ALIVE, QUIET, ("message_ready", []))
+    played = play(claim.run([request()], NOW), ALIVE, QUIET, NOTHING_IN_ONE)
     assert played.outcomes == [Claim([], False, None, None)]
     assert played.statements == []
+
+
+def test_a_claim_of_one_mailbox_needs_three_questions_and_a_lease() -> None:
+    found: Answer = ("message_next", [(10, 9, *row(2)), (10, 5, *row(1)), (10, -1, None)])
+    played = play(claim.run([request(limit=2)], NOW), ALIVE, QUIET, found)
+    assert [name for name, _ in played.asked] == ["agent_standing", "mailbox_horizon", "message_next"]
+    assert played.parameters("message_next") == (10, 2)
+    assert played.wrote == ["message_lease"]
+    assert got(played) == [[2, 1]]
+    assert [outcome.more for outcome in played.outcomes if isinstance(outcome, Claim)] == [True]
 
 
 def test_the_database_is_asked_for_one_more_than_all_requests_want_together() -> None:
@@ -172,14 +188,14 @@ def test_the_acknowledgements_of_all_claims_travel_in_one_statement() -> None:
 
 
 def test_a_claim_with_nothing_to_acknowledge_writes_no_acknowledgement() -> None:
-    played = play(claim.run([request(), request(B, own=(20,))], NOW), ALIVE, QUIET, *ready((10, 5, 1)))
+    played = play(claim.run([request(), request(B, own=(20,))], NOW), ALIVE, QUIET, *ready((10, 5, 1), boxes=2))
     assert played.wrote == ["message_lease"]
 
 
 def test_a_lost_lease_is_named_and_its_request_leases_nothing() -> None:
     # All or none: it raises, so that what the request still held is not acknowledged either.
     answers: list[Answer] = [
-        ALIVE, QUIET, NOTHING, settled(held(1), held(2, 2, holder="c")),
+        ALIVE, QUIET, NOTHING_IN_ONE, settled(held(1), held(2, 2, holder="c")),
         ("message_held", [held(2, 2, "acked", holder="c")]),
     ]  # fmt: skip
     played = undone(claim.run([request(A, leases=((1, 1), (2, 1)))], NOW), *answers)
@@ -205,12 +221,12 @@ def test_with_a_claim_that_lost_a_lease_a_plain_claim_runs_by_itself_too() -> No
 
 def test_two_claims_that_settle_the_same_lease_must_run_by_themselves() -> None:
     requests = [request(leases=((1, 1),)), request(leases=((1, 1),))]
-    played = undone(claim.run(requests, NOW), ALIVE, QUIET, NOTHING, settled(held(1)))
+    played = undone(claim.run(requests, NOW), ALIVE, QUIET, NOTHING_IN_ONE, settled(held(1)))
     assert isinstance(played.outcomes, CannotBatch)
 
 
 def test_a_fenced_agent_acknowledges_nothing_with_its_claim() -> None:
-    found = ready((20, 5, 4))
+    found = ready((20, 5, 4), boxes=2)
     requests = [request(Actor("a", 0), leases=((1, 1),)), request(B, own=(20,), leases=((5, 1),))]
     played = play(claim.run(requests, NOW), ALIVE, settled(held(5, holder="b")), QUIET, *found)
     assert isinstance(played.outcomes[0], AgentFenced)
@@ -230,13 +246,13 @@ def test_a_fenced_agent_claims_nothing() -> None:
 def test_the_mailboxes_of_a_fenced_agent_are_left_alone() -> None:
     requests = [request(Actor("a", 0)), request(B, own=(20,))]
     due: Answer = ("mailbox_horizon", [(10, NOW.wall, None, None), (20, NOW.wall, None, None)])
-    played = play(claim.run(requests, NOW), ALIVE, due, NOTHING, QUIET, NOTHING)
+    played = play(claim.run(requests, NOW), ALIVE, due, NOTHING, QUIET, NOTHING_IN_ONE)
     assert played.written("message_promote") == [(NOW.wall, [20])]
 
 
 def test_when_all_are_refused_nothing_is_leased() -> None:
     played = play(
-        claim.run([request(Actor("a", 9))], NOW), ALIVE, ("mailbox_horizon", []), NOTHING
+        claim.run([request(Actor("a", 9))], NOW), ALIVE, ("mailbox_horizon", []), NOTHING_IN_ONE
     )  # fmt: skip
     assert isinstance(played.outcomes[0], AgentFenced)
     assert played.statements == []
@@ -244,8 +260,7 @@ def test_when_all_are_refused_nothing_is_leased() -> None:
 
 def test_the_lease_in_a_row_is_the_one_before_this_delivery() -> None:
     played = play(
-        claim.run([request()], NOW), ALIVE, QUIET, ("message_ready", [(10, 5, 1)]),
-        ("message_rows", [row(1, attempts=2, lease=7)]),
+        claim.run([request()], NOW), ALIVE, QUIET, ("message_next", [(10, 5, *row(1, attempts=2, lease=7))]),
     )  # fmt: skip
     (outcome,) = played.outcomes
     assert isinstance(outcome, Claim)
@@ -254,8 +269,8 @@ def test_the_lease_in_a_row_is_the_one_before_this_delivery() -> None:
 
 
 def test_where_something_is_left_that_was_not_given_there_is_more() -> None:
-    given: Answer = ("message_ready", [(10, 5, 1), (10, -1, None)])
-    played = play(claim.run([request()], NOW), ALIVE, QUIET, given, ("message_rows", [row(1)]))
+    given: Answer = ("message_next", [(10, 5, *row(1)), (10, -1, None)])
+    played = play(claim.run([request()], NOW), ALIVE, QUIET, given)
     (outcome,) = played.outcomes
     assert (outcome.more, outcome.contested, played.again) == (True, False, [])
 

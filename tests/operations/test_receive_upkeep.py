@@ -18,7 +18,8 @@ def horizon(due: int | None = None, lapses: int | None = None, expires: int | No
 
 def play_claim(*answers: Answer, pools: tuple[int, ...] = ()) -> Played[Any]:
     # What is ready is asked for together with what is due, and again once something was tended.
-    looks = [NOTHING for name, _ in answers if name == "mailbox_horizon"]
+    nothing: Answer = ("message_ready" if pools else "message_next", [])
+    looks = [nothing for name, _ in answers if name == "mailbox_horizon"]
     return play(claim.run([ClaimRequest(A, (), (10,), pools, 1, 1_000)], NOW), ALIVE, *answers, *looks)
 
 

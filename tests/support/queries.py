@@ -17,6 +17,7 @@ QUERIES = load("sqlite")
 # These run with every send, claim, acknowledgement or reply.
 HOT = (
     "message_ready",
+    "message_next",
     "mailbox_horizon",
     "message_rows",
     "message_held",

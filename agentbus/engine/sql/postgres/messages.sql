@@ -95,6 +95,27 @@ RETURNING id;
 -- The message that `message_ack_one` acknowledged with these parameters, if it did. Differs: for a lost connection.
 SELECT id FROM messages WHERE id = $2 AND status = 'acked' AND lease = $3 AND holder = $4 AND finished = $1;
 
+-- name: message_next
+-- The most urgent messages of one mailbox, at most $2, as their receiver gets them; and a row without an id if it has
+-- more, locked or not. Differs: the messages stay locked until they are leased, and those that other transactions have
+-- locked are skipped.
+WITH ready AS MATERIALIZED (
+    SELECT messages.* FROM messages
+    WHERE mailbox = $1 AND status = 'queued'
+    ORDER BY priority DESC, id
+    LIMIT $2
+    FOR UPDATE SKIP LOCKED
+)
+SELECT mailbox, priority, /* columns: message */
+FROM ready
+UNION ALL
+SELECT CAST($1 AS bigint), -1, /* nulls: message */
+WHERE EXISTS (
+    SELECT 1 FROM messages WHERE messages.mailbox = $1 AND messages.status = 'queued'
+    OFFSET (SELECT count(*) FROM ready) LIMIT 1
+)
+ORDER BY 2 DESC, 3;
+
 -- name: message_waiting_for
 -- At most $2 unfinished messages of an agent's own mailboxes, each after the length of its payload. One branch for each
 -- partial index. Differs: each branch has a limit.

@@ -20,6 +20,20 @@ JOIN messages AS ready ON ready.id IN (
 )
 ORDER BY ready.priority DESC, ready.id;
 
+-- name: message_next
+-- The most urgent messages of one mailbox, at most $2, as their receiver gets them; and a row without an id if it has
+-- more. Differs: no locks inside BEGIN IMMEDIATE.
+SELECT * FROM (
+    SELECT mailbox, priority, /* columns: message */
+    FROM messages
+    WHERE mailbox = $1 AND status = 'queued'
+    ORDER BY priority DESC, id
+    LIMIT $2
+) AS found
+UNION ALL
+SELECT $1, -1, /* nulls: message */
+WHERE EXISTS (SELECT 1 FROM messages WHERE mailbox = $1 AND status = 'queued' LIMIT 1 OFFSET $2);
+
 -- name: message_waiting_for
 -- At most $2 unfinished messages of an agent's own mailboxes, each after the length of its payload. One branch for each
 -- partial index. Differs: one limit stops all branches.
