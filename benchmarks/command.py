@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,15 @@ ROUNDS = 3
 
 
 @dataclass(frozen=True)
+class Size:
+    """A number that an option of a suite sets: its default, that of a quick run, and the help."""
+
+    default: float
+    quick: float
+    about: str
+
+
+@dataclass(frozen=True)
 class Options:
     """The options of a run."""
 
@@ -24,6 +33,11 @@ class Options:
     rounds: int
     among: Sequence[str] | None = None
     """Keys of the contestants to measure; None for all."""
+    sizes: Mapping[str, float] = field(default_factory=dict)
+    """The sizes of the suite, by name."""
+
+    def size(self, name: str) -> int:
+        return int(self.sizes[name])
 
     def wants(self, contestant: str) -> bool:
         return self.among is None or contestant in self.among
@@ -56,6 +70,8 @@ class Suite:
     part."""
     long: frozenset[str] = frozenset()
     """Choices that take too long for a run of all suites."""
+    sizes: Mapping[str, Size] = field(default_factory=dict)
+    """Options of the suite, each a number."""
 
     def parts(self, chosen: Sequence[str]) -> dict[str, list[str]]:
         """Return the choices of each part, in the order of the suite."""
@@ -116,7 +132,9 @@ def rounds(quick: bool) -> int:
     return 1 if quick else ROUNDS
 
 
-def parser(program: str, about: str, choices: Sequence[str]) -> argparse.ArgumentParser:
+def parser(
+    program: str, about: str, choices: Sequence[str], sizes: Mapping[str, Size] | None = None
+) -> argparse.ArgumentParser:
     found = argparse.ArgumentParser(
         prog=program, description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -136,4 +154,7 @@ def parser(program: str, about: str, choices: Sequence[str]) -> argparse.Argumen
         help="write results.json, results.md and the charts there; updated after each part",
     )  # fmt: skip
     found.add_argument("--directory", type=Path, help="directory of the databases (default: a temporary directory)")
+    for name, size in (sizes or {}).items():
+        shown = f"{size.about} (default {size.default:,g}; {size.quick:,g} with --quick)"
+        found.add_argument(f"--{name}", type=float, metavar="N", dest=name, help=shown)
     return found

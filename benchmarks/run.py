@@ -52,14 +52,17 @@ class Run:
             progress.part(f"{suite.name}.{name}", plan.seconds(suite.name, name, self.given.quick))
             fresh = directory / suite.name / name
             fresh.mkdir(parents=True)
-            one.measure(name, self._options(chosen), fresh, progress)
+            one.measure(name, self._options(suite, chosen), fresh, progress)
             shutil.rmtree(fresh)
             one.seconds[name] = round(time.monotonic() - started, 1)
             self.unmeasured.pop(0)
             self.save()
 
-    def _options(self, chosen: Sequence[str]) -> Options:
-        return Options(self.given.quick, chosen, self.given.rounds or rounds(self.given.quick), self.given.among)
+    def _options(self, suite: Suite, chosen: Sequence[str]) -> Options:
+        quick = self.given.quick
+        sizes = {name: size.quick if quick else size.default for name, size in suite.sizes.items()}
+        sizes |= {name: value for name in sizes if (value := getattr(self.given, name, None)) is not None}
+        return Options(quick, chosen, self.given.rounds or rounds(quick), self.given.among, sizes)
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -132,7 +135,7 @@ def run(given: argparse.Namespace, requested: Sequence[tuple[Suite, Sequence[str
 
 def main(suite: Suite, arguments: Sequence[str] | None = None) -> int:
     """Run one suite."""
-    given = parser(f"python -m benchmarks.{suite.name}", suite.about, suite.choices).parse_args(arguments)
+    given = parser(f"python -m benchmarks.{suite.name}", suite.about, suite.choices, suite.sizes).parse_args(arguments)
     return run(given, [(suite, given.only or suite.choices)])
 
 

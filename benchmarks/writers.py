@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
-import signal
 import sqlite3
 import sys
 import time
@@ -24,11 +22,11 @@ from benchmarks.payload import PAYLOAD, TEXT
 from benchmarks.progress import Progress
 from benchmarks.report import Check
 from benchmarks.run import main
+from benchmarks.workloads.fleet import TIMEOUT, Meet, fleet
 
 RATE = "sends/s"
 WAIT, FAIRNESS, ERRORS = "s, longest wait", "Jain's index", "errors: database is locked"
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
-TIMEOUT = 120.0
 NOTES = (
     "Each process sends one message after another. The longest wait is the maximum over all sends. Jain's index is "
     "1 if all processes sent equally often, and 1/n if one sent everything.",
@@ -44,7 +42,7 @@ class Pace:
     seconds: float
 
 
-Writer = Callable[[Path, int, Pace, Any], Coroutine[Any, Any, list[RoundResult]]]
+Writer = Callable[[Path, int, Pace, Meet], Coroutine[Any, Any, list[RoundResult]]]
 
 
 @dataclass(frozen=True)
@@ -64,7 +62,7 @@ def _make_bus(directory: Path) -> None:
     asyncio.run(make())
 
 
-async def _write_bus(directory: Path, number: int, pace: Pace, barrier: Any) -> list[RoundResult]:
+async def _write_bus(directory: Path, number: int, pace: Pace, meet: Meet) -> list[RoundResult]:
     async with (
         agentbus.connect(directory / "bus", lock_timeout=TIMEOUT) as bus,
         bus.agent(f"writer-{number}", type="worker") as agent,
@@ -73,14 +71,14 @@ async def _write_bus(directory: Path, number: int, pace: Pace, barrier: Any) -> 
         async def send() -> None:
             await agent.send("target", "note", PAYLOAD)
 
-        return await _repeat(send, pace, barrier)
+        return await _repeat(send, pace, meet)
 
 
 def _make_tables(directory: Path) -> None:
     create_database(directory, 1).close()
 
 
-async def _write_sqlite(directory: Path, number: int, pace: Pace, barrier: Any) -> list[RoundResult]:
+async def _write_sqlite(directory: Path, number: int, pace: Pace, meet: Meet) -> list[RoundResult]:
     with closing(sqlite3.connect(database(directory), isolation_level=None, timeout=5)) as connection:
         for pragma in PRAGMAS:
             connection.execute(pragma)
@@ -88,16 +86,16 @@ async def _write_sqlite(directory: Path, number: int, pace: Pace, barrier: Any) 
         async def send() -> None:
             connection.execute(INSERT, (1, SENDER, TYPE, TEXT, 0, PRIORITY, MAX_ATTEMPTS, now()))
 
-        return await _repeat(send, pace, barrier)
+        return await _repeat(send, pace, meet)
 
 
-async def _repeat(send: Callable[[], Coroutine[Any, Any, None]], pace: Pace, barrier: Any) -> list[RoundResult]:
+async def _repeat(send: Callable[[], Coroutine[Any, Any, None]], pace: Pace, meet: Meet) -> list[RoundResult]:
     """Run several rounds in the same processes, which take longer to start than a round."""
-    return [await _round(send, pace.seconds, barrier) for _ in range(pace.rounds)]
+    return [await _round(send, pace.seconds, meet) for _ in range(pace.rounds)]
 
 
-async def _round(send: Callable[[], Coroutine[Any, Any, None]], seconds: float, barrier: Any) -> RoundResult:
-    barrier.wait(TIMEOUT)
+async def _round(send: Callable[[], Coroutine[Any, Any, None]], seconds: float, meet: Meet) -> RoundResult:
+    await meet()
     sent, longest, errors = 0, 0.0, 0
     end = time.perf_counter() + seconds
     while (started := time.perf_counter()) < end:
@@ -108,7 +106,7 @@ async def _round(send: Callable[[], Coroutine[Any, Any, None]], seconds: float, 
             errors += 1
         longest = max(longest, time.perf_counter() - started)
     # No process leaves while others are being timed: leaving takes the lock, too.
-    barrier.wait(TIMEOUT)
+    await meet()
     return sent, longest, errors
 
 
@@ -118,34 +116,18 @@ CONTESTANTS = (
 )
 
 
-def _child(key: str, directory: Path, number: int, pace: Pace, barrier: Any, answers: Any) -> None:
-    # An interrupt ends the run through the parent process, which waits for this one.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+async def _write(number: int, meet: Meet, key: str, directory: Path, pace: Pace) -> list[RoundResult]:
     (contestant,) = (one for one in CONTESTANTS if one.key == key)
-    answers.put(asyncio.run(contestant.write(directory, number, pace, barrier)))
+    return await contestant.write(directory, number, pace, meet)
 
 
 def _run_processes(contestant: Contestant, count: int, pace: Pace, directory: Path) -> list[list[RoundResult]]:
     """Return the results of each process and round."""
     contestant.prepare(directory)
-    # The fork server has the modules imported: starting 64 interpreters would take long.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["benchmarks.writers"])
-    barrier, answers = context.Barrier(count), context.Queue()
-    children = [
-        context.Process(target=_child, args=(contestant.key, directory, number, pace, barrier, answers), daemon=True)
-        for number in range(count)
-    ]
-    for child in children:
-        child.start()
-    try:
-        rounds = [answers.get(timeout=TIMEOUT) for _ in children]
-        for child in children:
-            child.join(5)
-        return rounds
-    finally:
-        for child in children:
-            child.kill()
+    with fleet(_write, count, contestant.key, directory, pace) as writers:
+        for _ in range(2 * pace.rounds):
+            writers.meet()
+        return writers.answers()
 
 
 def measure(options: Options, directory: Path, results: Results, progress: Progress) -> dict[str, Any]:
@@ -156,16 +138,17 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
     for count in counts:
         for one in chosen:
             progress.say(f"{one.key}")
-            _measure(one, count, pace, directory, results)
+            measure_count(one, count, pace, directory, results)
     return {"seconds": pace.seconds}
 
 
-def _measure(about: Contestant, count: int, pace: Pace, directory: Path, results: Results) -> None:
+def measure_count(about: Contestant, count: int, pace: Pace, directory: Path, results: Results) -> list[Series]:
+    """Measure one contestant with ``count`` processes; return its series."""
     series = {
         unit: results.add(
             Series(
                 str(count), about.key, unit, durability=about.durability,
-                title=about.title if unit == RATE else f"{about.title}, {_counted(count)}",
+                title=about.title if unit == RATE else f"{about.title}, {counted(count)}",
             )
         )
         for unit in (RATE, WAIT, FAIRNESS, ERRORS)
@@ -175,7 +158,7 @@ def _measure(about: Contestant, count: int, pace: Pace, directory: Path, results
     except Exception as error:
         for one in series.values():
             one.failed(error)
-        return
+        return [*series.values()]
     for of_round in zip(*rounds, strict=True):
         sent = [one for one, _, _ in of_round]
         jain = sum(sent) ** 2 / (len(sent) * sum(one * one for one in sent)) if any(sent) else 0.0
@@ -183,9 +166,10 @@ def _measure(about: Contestant, count: int, pace: Pace, directory: Path, results
         series[WAIT].values.append(max(wait for _, wait, _ in of_round))
         series[FAIRNESS].values.append(jain)
         series[ERRORS].values.append(float(sum(errors for _, _, errors in of_round)))
+    return [*series.values()]
 
 
-def _counted(count: int) -> str:
+def counted(count: int) -> str:
     return f"{count} processes" if count > 1 else "1 process"
 
 
@@ -199,7 +183,7 @@ SUITE = Suite(
     about=__doc__ or "",
     choices=[str(count) for count in COUNTS],
     rate=RATE,
-    titles={str(count): _counted(count) for count in COUNTS},
+    titles={str(count): counted(count) for count in COUNTS},
     notes=lambda: NOTES,
     measure=measure,
     checks=checks,

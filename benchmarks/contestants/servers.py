@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,14 +119,36 @@ def cpu(name: str) -> float:
     if server is None:
         return 0.0
     nanoseconds = 0
-    for process in Path("/proc").glob("[0-9]*"):
+    with suppress(OSError):
+        # Of connections that have ended: the server has waited for their processes.
+        ended = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()[13:15]
+        nanoseconds = sum(map(int, ended)) * (10**9 // os.sysconf("SC_CLK_TCK"))
+    for process in _processes(server):
         # A process may end meanwhile. schedstat, because ticks of 10 ms are too coarse for an idle server.
+        with suppress(OSError, ValueError, IndexError):
+            threads = (process / "task").glob("*/schedstat")
+            nanoseconds += sum(int(thread.read_text().split()[0]) for thread in threads)
+    return nanoseconds / 1e9
+
+
+def memory(name: str) -> float:
+    """Return the megabytes of a server and its children, shared pages counted once; 0 if unknown."""
+    server = _running.get(name)
+    kilobytes = 0
+    for process in [] if server is None else _processes(server):
+        with suppress(OSError, ValueError, IndexError):
+            lines = (process / "smaps_rollup").read_text().splitlines()
+            kilobytes += sum(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return kilobytes / 1024
+
+
+def _processes(server: Server) -> Iterator[Path]:
+    """Yield the directories in /proc of a server and its children."""
+    for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, ValueError, IndexError):
             parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
             if server.process.pid in (int(process.name), parent):
-                threads = (process / "task").glob("*/schedstat")
-                nanoseconds += sum(int(thread.read_text().split()[0]) for thread in threads)
-    return nanoseconds / 1e9
+                yield process
 
 
 def addresses() -> dict[str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from zlib import crc32
 
 import agentbus
-from agentbus import Agent
+from agentbus import Agent, Bus
 from benchmarks.command import Options
 from benchmarks.contestants.queues.base import Contestant
 from benchmarks.contestants.queues.catalog import available
@@ -61,6 +61,23 @@ class Depth:
     boxes: int = 1
 
 
+@dataclass(frozen=True)
+class Reader:
+    """The agent that claims at one depth, and its bus."""
+
+    bus: Bus
+    agent: Agent
+
+
+@dataclass(frozen=True)
+class Step:
+    """A call that is measured at each depth; ``run`` returns its figure."""
+
+    workload: str
+    unit: str
+    run: Callable[[Reader], Awaitable[float]]
+
+
 def depths(many: int) -> list[Depth]:
     between = [depth for depth in (10_000, 100_000) if depth < many]
     return [
@@ -76,7 +93,7 @@ def depths(many: int) -> list[Depth]:
 def measure(directory: Path, many: int, rounds: int, options: Options, results: Results, progress: Progress) -> None:
     """Claim and acknowledge in each database in turn, round after round; then the same with some other systems."""
     if options.wants("agentbus"):
-        asyncio.run(in_turn(directory, depths(many), rounds, _open_readers, results, progress))
+        asyncio.run(in_turn(directory, depths(many), rounds, open_readers, results, progress))
     reachable = [depth for depth in (FEW, 3_000, 10_000, 100_000) if depth < many]
     asyncio.run(_measure_others(directory, reachable, options, results, progress))
 
@@ -91,7 +108,7 @@ def checks(results: Results) -> list[Check]:
     return found
 
 
-OpenReaders = Callable[[Path, Sequence[Depth], AsyncExitStack, Progress], Awaitable[list[Agent]]]
+OpenReaders = Callable[[Path, Sequence[Depth], AsyncExitStack, Progress], Awaitable[list[Reader]]]
 
 
 async def in_turn(
@@ -101,32 +118,34 @@ async def in_turn(
     open_readers: OpenReaders,
     results: Results,
     progress: Progress,
+    steps: Sequence[Step] | None = None,
 ) -> None:
     """Measure the readers of each depth in turn; the consumed messages are sent again, untimed."""
+    steps = CLAIMS if steps is None else steps
     progress.expect(len(chosen) + rounds + 1)
-    many_at_once = [
-        results.add(Series(TOGETHER, depth.key, f"µs per message, {BATCH} at once", title=depth.title))
-        for depth in chosen
+    series = [
+        [results.add(Series(step.workload, depth.key, step.unit, title=depth.title)) for depth in chosen]
+        for step in steps
     ]
-    one_by_one = [results.add(Series(SINGLE, depth.key, UNIT, title=depth.title)) for depth in chosen]
     async with AsyncExitStack() as stack:
-        agents = await open_readers(directory, chosen, stack, progress)
+        readers = await open_readers(directory, chosen, stack, progress)
         # The first round warms the caches.
         for number in range(rounds + 1):
             progress.say(f"round {number} of {rounds}")
-            for turn in range(len(agents)):
+            for turn in range(len(readers)):
                 # Each round starts with another reader, so that the order varies.
-                index = (number + turn) % len(agents)
-                figures = await _many_at_once(agents[index]), await _one_by_one(agents[index])
-                if number:
-                    many_at_once[index].values.append(figures[0])
-                    one_by_one[index].values.append(figures[1])
+                index = (number + turn) % len(readers)
+                for step, of_step in zip(steps, series, strict=True):
+                    figure = await step.run(readers[index])
+                    if number:
+                        of_step[index].values.append(figure)
 
 
-async def _open_readers(
+async def open_readers(
     directory: Path, chosen: Sequence[Depth], stack: AsyncExitStack, progress: Progress
-) -> list[Agent]:
-    agents: list[Agent] = []
+) -> list[Reader]:
+    """Fill a file for each depth and return its reader."""
+    readers: list[Reader] = []
     for depth in chosen:
         progress.say(f"filling {depth.title}")
         home = directory / depth.key
@@ -134,11 +153,13 @@ async def _open_readers(
             pass
         _fill(home / "bus.db", depth)
         bus = await stack.enter_async_context(agentbus.connect(home))
-        agents.append(await bus.register(AGENT, type="worker"))
-    return agents
+        readers.append(Reader(bus, await bus.register(AGENT, type="worker")))
+    return readers
 
 
-async def _many_at_once(agent: Agent) -> float:
+async def many_at_once(reader: Reader) -> float:
+    """Return the microseconds of a message that is claimed and acknowledged with others."""
+    agent = reader.agent
     started = time.perf_counter()
     batch = await agent.receive_many(BATCH)
     for _ in range(BATCHES_IN_A_ROUND - 1):
@@ -149,7 +170,9 @@ async def _many_at_once(agent: Agent) -> float:
     return taken / (BATCHES_IN_A_ROUND * BATCH) * 1e6
 
 
-async def _one_by_one(agent: Agent) -> float:
+async def one_by_one(reader: Reader) -> float:
+    """Return the microseconds of a message that is claimed and acknowledged alone."""
+    agent = reader.agent
     started = time.perf_counter()
     for _ in range(SINGLES_IN_A_ROUND):
         message = await agent.receive()
@@ -158,6 +181,12 @@ async def _one_by_one(agent: Agent) -> float:
     taken = time.perf_counter() - started
     await agent.send_many([(AGENT, "note", PAYLOAD)] * SINGLES_IN_A_ROUND)
     return taken / SINGLES_IN_A_ROUND * 1e6
+
+
+CLAIMS = (
+    Step(TOGETHER, f"µs per message, {BATCH} at once", many_at_once),
+    Step(SINGLE, UNIT, one_by_one),
+)
 
 
 def _fill(database: Path, depth: Depth) -> None:

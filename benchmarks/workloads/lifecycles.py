@@ -59,6 +59,20 @@ async def _tasks(boxes: Sequence[Box], seconds: float) -> float:
     return await _side_by_side(boxes, seconds, work)
 
 
+async def timed(boxes: Sequence[Box], end: float) -> list[float]:
+    """Run lifecycles in all boxes at once until a moment of the performance counter; return the seconds of each."""
+    taken: list[float] = []
+
+    async def work(box: Box) -> None:
+        while (started := time.perf_counter()) < end:
+            await box.send(PAYLOAD)
+            await box.ack(await box.receive())
+            taken.append(time.perf_counter() - started)
+
+    await asyncio.gather(*(work(box) for box in boxes))
+    return taken
+
+
 async def _tasks_fused(boxes: Sequence[Box], seconds: float) -> float:
     async def work(box: Box, end: float) -> int:
         count = 0

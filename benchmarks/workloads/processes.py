@@ -4,7 +4,6 @@ and the CPU of waiting."""
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import signal
 import statistics
@@ -22,15 +21,13 @@ import anyio.to_thread
 from benchmarks.contestants import servers
 from benchmarks.contestants.queues.base import Box, Contestant, Sender
 from benchmarks.payload import PAYLOAD
+from benchmarks.workloads.fleet import FORKS
 from benchmarks.workloads.lifecycles import BATCH, TASKS
 
 PAUSE = 0.02
 """Seconds between two messages to an idle receiver."""
 TIMEOUT = 60.0
 _WARM_UP = 5
-# The fork server has the modules imported: starting an interpreter takes longer than the measurement.
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["benchmarks.contestants.queues.catalog", "benchmarks.writers"])
 
 
 @dataclass(frozen=True)
@@ -104,9 +101,9 @@ async def _sending(
     work: Callable[..., Coroutine[Any, Any, None]], contestant: Contestant, directory: Path, *arguments: Any
 ) -> AsyncIterator[None]:
     """Run another process that sends until it is stopped."""
-    stop = _FORKS.Event()
+    stop = FORKS.Event()
     known = (contestant.key, servers.addresses(), directory)
-    child = _FORKS.Process(target=_run, args=(work, *known, stop, *arguments), daemon=True)
+    child = FORKS.Process(target=_run, args=(work, *known, stop, *arguments), daemon=True)
     child.start()
     try:
         yield
