@@ -10,13 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from benchmarks import cli, langgraph, queue, recovery, registry, state, tasks, web, writers
+from benchmarks import cli, langgraph, queue, recovery, registry, scale, state, tasks, web, writers
 from benchmarks.command import Suite, parser
 from benchmarks.run import run
 
 SUITES: tuple[Suite, ...] = (
     queue.SUITE, writers.SUITE, state.SUITE, registry.SUITE, recovery.SUITE, tasks.SUITE, cli.SUITE,
-    web.SUITE, langgraph.SUITE,
+    web.SUITE, langgraph.SUITE, scale.SUITE,
 )  # fmt: skip
 
 

@@ -54,7 +54,8 @@ def draw(found: dict[str, Any], directory: Path) -> list[Path]:
     """Draw every chart that the results have figures for; return the written files."""
     charts: dict[str, Callable[[dict[str, Found]], Any]] = {
         "throughput": _throughput, "throughput-unsynced": _throughput_unsynced, "latency": _latency, "growth": _growth,
-        "writers": _writers, "registry": _registry,
+        "writers": _writers, "registry": _registry, "scale-clients": _clients, "scale-size": _size,
+        "scale-vacuum": _vacuum, "scale-writers": _more_writers,
     }  # fmt: skip
     results = {name: suite["results"] for name, suite in found["suites"].items()}
     written: list[Path] = []
@@ -67,6 +68,7 @@ def draw(found: dict[str, Any], directory: Path) -> list[Path]:
             figure = chart(results)
             if figure is not None:
                 spread = "Medians; thin lines: the range of the rounds. " if "throughput" in name else "Medians. "
+                spread = "" if name == "scale-vacuum" else spread
                 figure.text(0.01, 0.01, spread + footer, fontsize=7, color="#666666")
                 for kind in ("png", "svg"):
                     written.append(directory / f"{name}.{kind}")
@@ -341,6 +343,110 @@ def _registry(results: dict[str, Found]) -> Any:
         axis.tick_params(labelsize=SMALL)
         axis.grid(color="#eeeeee")
     _below(figure, axes[0], "Questions about agents, answers a second: higher is better", 3.9)
+    return figure
+
+
+def _more_writers(results: dict[str, Found]) -> Any:
+    """Draw the writers of the benchmark of scale, which are agentbus alone."""
+    return _writers({"writers": [one for one in results.get("scale", []) if one["workload"].isdecimal()]})
+
+
+def _clients(results: dict[str, Found]) -> Any:
+    """Draw throughput, latency and CPU of a message by the number of client processes of a server."""
+    series = [one for one in results.get("scale", []) if one["workload"].startswith("clients-")]
+    if not series:
+        return None
+    panels = {
+        "messages a second (↑ better)": {RATE: "throughput"},
+        "latency, ms (↓ better)": {"ms, p50": "p50", "ms, p99": "p99"},
+        "CPU of a message, µs": {"µs of CPU in clients": "clients", "µs of CPU in the server": "server"},
+    }
+    figure, axes = pyplot.subplots(1, len(panels), figsize=(9, 3.4))
+    for axis, (title, units) in zip(axes, panels.items(), strict=True):
+        for (unit, name), shade in zip(units.items(), LINES, strict=False):
+            points = [(float(one["workload"].split("-")[1]), _median(one)) for one in series if one["unit"] == unit]
+            _line(axis, name, points, shade)
+        counts = sorted({int(one["workload"].split("-")[1]) for one in series})
+        axis.set_xscale("log", base=2)
+        axis.set_xticks(counts, [str(count) for count in counts], fontsize=SMALL)
+        axis.minorticks_off()
+        axis.set_ylim(bottom=0)
+        axis.set_xlabel("client processes", fontsize=SMALL)
+        axis.set_title(title)
+        axis.grid(color="#eeeeee")
+        axis.tick_params(axis="y", labelsize=SMALL)
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        if len(units) > 1:
+            axis.legend(frameon=False, fontsize=SMALL)
+    agents = next(one["title"] for one in series if one["unit"] != RATE).split(" × ")[1]
+    _heading(figure, f"Clients of one PostgreSQL server, each with {agents}")
+    figure.tight_layout(rect=(0, 0.05, 1, 0.9))
+    return figure
+
+
+def _size(results: dict[str, Found]) -> Any:
+    """Draw the time of the common calls, on a small bus and on large ones."""
+    workloads = {"kept": "PostgreSQL", "file": "SQLite"}
+    series = {
+        key: [one for one in results.get("scale", []) if one["workload"] == key] for key in workloads
+    }  # fmt: skip
+    present = [key for key in workloads if series[key]]
+    if not present:
+        return None
+    height = 4.6
+    figure, ((*axes,),) = pyplot.subplots(1, len(present), figsize=(9, height), sharey=True, squeeze=False)
+    for axis, key in zip(axes, present, strict=True):
+        calls = list(dict.fromkeys(one["unit"] for one in series[key]))[::-1]
+        buses = list(dict.fromkeys(one["title"] for one in series[key]))
+        if key == "file":
+            # Each size has a new file of its own as reference; one of them is enough here.
+            buses = buses[:1] + [one for one in buses if "new file" not in one]
+        for bus, shade in zip(buses, (LIMIT, OURS, LINES[1], LINES[2], LINES[3]), strict=False):
+            of = {one["unit"]: _median(one) for one in series[key] if one["title"] == bus}
+            values = [of[call] / 1000 if call.startswith("µs") else of[call] for call in calls]
+            name = bus.split(": ", 1)[1].split(", measured")[0]
+            axis.plot(values, range(len(calls)), "o", color=shade, markersize=7, label=name, alpha=0.85)
+        axis.set_xscale("log")
+        _plain_numbers(axis.xaxis)
+        axis.set_yticks(range(len(calls)), [call.split(", ", 1)[1] for call in calls], fontsize=SMALL)
+        axis.set_title(workloads[key])
+        axis.set_xlabel("ms", fontsize=SMALL)
+        axis.tick_params(axis="x", labelsize=SMALL)
+        axis.grid(color="#eeeeee")
+        axis.set_axisbelow(True)
+        axis.legend(frameon=False, fontsize=SMALL, loc="upper center", bbox_to_anchor=(0.5, -0.16))
+    _heading(figure, "Common calls on a small and on a large bus: lower is better")
+    figure.tight_layout(rect=(0, 0.05, 1, 0.93))
+    return figure
+
+
+def _vacuum(results: dict[str, Found]) -> Any:
+    """Draw throughput, latency and sizes over the time of a load with retention and autovacuum."""
+    series = {one["unit"]: one for one in results.get("scale", []) if one["workload"] == "vacuum"}
+    if not series:
+        return None
+    panels = {
+        "messages a second": (RATE,), "latency p99, ms": ("ms, p99",),
+        "table and indexes, MB": ("MB, table of messages", "MB, its indexes"), "dead rows": ("dead rows",),
+    }  # fmt: skip
+    seconds = float(series["ms, p99"]["title"].split(" for ")[1].split(" s")[0].replace(",", ""))
+    figure, axes = pyplot.subplots(2, 2, figsize=(9, 5), sharex=True)
+    for axis, (title, units) in zip(axes.flat, panels.items(), strict=True):
+        for unit, shade in zip(units, LINES, strict=False):
+            values = series[unit]["rounds"]
+            at = [(number + 1) * seconds / len(values) for number in range(len(values))]
+            axis.plot(at, values, color=shade, label=unit.split(", ")[-1])
+        axis.set_ylim(bottom=0)
+        axis.set_title(title)
+        axis.grid(color="#eeeeee")
+        axis.tick_params(labelsize=SMALL)
+        axis.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+        if len(units) > 1:
+            axis.legend(frameon=False, fontsize=SMALL)
+    for axis in axes[1]:
+        axis.set_xlabel("seconds", fontsize=SMALL)
+    _heading(figure, "One PostgreSQL server under load, with retention and autovacuum")
+    figure.tight_layout(rect=(0, 0.04, 1, 0.93))
     return figure
 
 

@@ -77,7 +77,8 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
         sizes = [size for size in GIGABYTES if size <= options.sizes["gigabytes"] and (size >= 1 or options.quick)]
         kept.files(directory, sizes or [options.sizes["gigabytes"]], _calls(options), results, progress)
     else:
-        engines = ["SQLite", *([] if missing else ["PostgreSQL"])]
+        engines = ["SQLite"] if options.wants("agentbus") else []
+        engines += ["PostgreSQL"] if missing is None and options.wants(clients.OURS) else []
         costs.measure(directory, options.size("agents"), 2 * seconds, engines, results, progress)
     return {part: {**options.sizes, "rounds": rounds}}
 
