@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.conftest import TIMEOUT, Shell
 
-HEAVY = {"asyncio", "anyio", "aiosqlite", "tenacity", "rich"}
+HEAVY = {"asyncio", "anyio", "aiosqlite", "tenacity", "rich", "uvloop"}
 LATE = {
     "logging", "pathlib", "hashlib", "tempfile", "random", "shutil", "threading", "difflib", "locale", "inspect",
     "typing_extensions", "socket",
