@@ -2,7 +2,8 @@
 
 ``RESULTS`` is the directory that ``python -m benchmarks --results`` filled, by default ``benchmarks/results``. Tables
 and charts go into ``benchmarks/README.md``, the main chart into ``README.md``, each between two markers; nothing else
-changes. A quick, incomplete or doubtful run is published only with ``--anyway``.
+changes. A run of ``benchmarks.scale`` goes into ``docs/scaling.md`` instead. A quick, incomplete or doubtful run is
+published only with ``--anyway``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks import plan
+from benchmarks import plan, scaling
 from benchmarks.machine import sentence
 from benchmarks.report import MODES, Check, shown, table, targets
 
@@ -34,6 +35,10 @@ ALT = {
     "growth": "What one message costs, from a thousand to a million of them",
     "writers": "Throughput, longest wait and fairness of 1 to 64 writer processes",
     "registry": "Answers a second, from 100 to 10,000 agents",
+    "scale-clients": "Throughput, latency and CPU of client processes of one server",
+    "scale-size": "The time of common calls on a small and on a large bus",
+    "scale-vacuum": "Throughput, latency and sizes of a server under load, over time",
+    "scale-writers": "Throughput, longest wait and fairness of 1 to 128 writer processes",
 }
 MAIN = (
     "agentbus", "agentbus-process", "agentbus-postgres", "files", "persist-ack", "huey", "litequeue", "aiosqlite",
@@ -148,6 +153,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if ROOT / "benchmarks" not in given.results.resolve().parents:
         parser.error(f"{given.results} is not below benchmarks/: the documents could not show its charts")
     found = json.loads((given.results / "results.json").read_text(encoding="utf-8"))
+    if "scale" in found["suites"]:
+        return publish_scale(found, given.results, given.anyway)
     if (reasons := doubts(found)) and not given.anyway:
         print(f"not published: {'; '.join(reasons)} (--anyway publishes it)", file=sys.stderr)
         return 1
@@ -158,6 +165,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ):
         write(file, text)
         print(file)
+    return 0
+
+
+def publish_scale(found: Found, results: Path, anyway: bool) -> int:
+    """Write a run of ``benchmarks.scale`` into its page."""
+    if (reasons := scaling.doubts(found)) and not anyway:
+        print(f"not published: {'; '.join(reasons)} (--anyway publishes it)", file=sys.stderr)
+        return 1
+    tables = (results / "results.md").read_text(encoding="utf-8").partition("\n## Scale\n")[2].partition("\n## ")[0]
+    charts = _path(results, ROOT / "docs")
+    pictures = [f"![{ALT[one]}]({charts}/{one}.png)" for one in ALT if (results / f"{one}.png").exists()]
+    limits = scaling.limits(found["suites"]["scale"]["results"])
+    text = [f"Measured {found['date']} on {sentence(found['machine'])}. {scaling.sizes(found)}", limits, *pictures]
+    write(ROOT / "docs" / "scaling.md", "\n\n".join([*text, "### All figures", tables.strip()]))
+    print(ROOT / "docs" / "scaling.md")
     return 0
 
 

@@ -20,7 +20,7 @@ KEPT, MAILBOXES, FILE = "kept", "mailboxes", "file"
 SENDS = 20
 READ_TIMEOUT = 60.0
 PAGE = 100
-ROW_BYTES = 400
+ROW_BYTES = 345
 """Bytes of a finished message of 256 bytes in a file, with its indexes."""
 SEND, CLAIM, CLAIM_MANY = "ms, send", "ms, claim + ack", f"µs, claim + ack, {BATCH} at once"
 READS: dict[str, Callable[[Reader], Awaitable[object]]] = {
@@ -31,7 +31,7 @@ READS: dict[str, Callable[[Reader], Awaitable[object]]] = {
     "ms, deepest queues": lambda reader: reader.bus.messages.deepest(),
     "ms, counts": lambda reader: reader.bus.stats(),
 }
-"""The reads of the dashboard and of ``agentbus status``."""
+"""Lists and counts."""
 
 
 async def _send(reader: Reader) -> float:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks import scaling
 from benchmarks.cost_model import Costs, Load, Observation, fit
 from benchmarks.run import main
 from benchmarks.scale import SUITE
@@ -48,6 +49,21 @@ def test_a_file_is_measured_and_its_costs_predict_another_run(tmp_path: Path) ->
     assert {("2", "agentbus", "sends/s"), ("2", "agentbus", "Jain's index"), ("file", "0.01", "ms, counts")} <= units
     assert {("prediction", "SQLite", unit) for unit in ("CPU s, predicted", "CPU s, measured", "% error")} <= units
     assert found["checks"][0]["name"] == "cost model, SQLite: error of the prediction"
+    assert "| sends a second, durable to disk, 2 processes" in (limits := scaling.limits(found["results"]))
+    assert "| messages a second that one core carries, by the model" in limits
+    assert "| a run that the model was not fitted to: predicted, measured, error" in limits
+
+
+def test_a_run_that_is_reduced_or_incomplete_is_doubtful() -> None:
+    sizes = {name: size.default for name, size in SUITE.sizes.items()}
+    seconds = dict.fromkeys(SUITE.choices, 60.0)
+    suite: dict[str, Any] = {"seconds": seconds, "sound": True, "settings": {"kept": sizes}}
+    whole: dict[str, Any] = {"doubts": [], "quick": False, "unmeasured": [], "suites": {"scale": suite}}
+    assert scaling.doubts(whole) == []
+    suite["settings"] = {"kept": {**sizes, "messages": 1000}}
+    assert scaling.doubts(whole) == ["with a smaller number of messages"]
+    del seconds["file"]
+    assert scaling.doubts({**whole, "unmeasured": ["scale.costs"]})[0] == "without file, costs"
 
 
 COSTS = Costs(message=200e-6, heartbeat=1e-3, agent=5e-6)
