@@ -61,10 +61,10 @@ def measure(options: Options, directory: Path, results: Results, progress: Progr
     seconds, rounds = options.sizes["seconds"], options.rounds
     if part == CLIENTS:
         counts = [count for count in COUNTS if count <= options.size("clients")]
-        clients.measure(directory, counts, options.size("agents"), seconds, rounds, results, progress)
+        clients.measure(counts, options.size("agents"), seconds, rounds, results, progress)
     elif part == WAITING:
         messages = 10 if options.quick else 500
-        waiting.measure(directory, options.size("waiting"), 4 * seconds, messages, results, progress)
+        waiting.measure(options.size("waiting"), 4 * seconds, messages, results, progress)
     elif part == KEPT:
         kept.kept(directory, options.size("messages"), _calls(options), results, progress)
     elif part == MAILBOXES:

@@ -6,13 +6,12 @@ import asyncio
 import statistics
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import agentbus
 from agentbus import Bus
 from benchmarks.contestants import servers
 from benchmarks.contestants.queues.bus import AgentBox
-from benchmarks.contestants.queues.postgres import SERVER, schema_url
+from benchmarks.contestants.queues.postgres import SERVER, new_schema_url
 from benchmarks.measure import Results, Series
 from benchmarks.progress import Progress
 from benchmarks.report import RATE
@@ -37,13 +36,11 @@ class Share:
     cpu: float
 
 
-def measure(
-    directory: Path, counts: list[int], agents: int, seconds: float, rounds: int, results: Results, progress: Progress
-) -> None:
+def measure(counts: list[int], agents: int, seconds: float, rounds: int, results: Results, progress: Progress) -> None:
     progress.expect(len(counts))
     for count in counts:
         progress.say(f"{count} processes with {agents} agents each")
-        url = schema_url(directory / f"clients_{count}")
+        url = new_schema_url(f"clients_{count}")
         _measure(url, count, agents, seconds, rounds, results)
 
 

@@ -12,7 +12,7 @@ import anyio
 
 import agentbus
 from benchmarks.contestants import servers
-from benchmarks.contestants.queues.postgres import SERVER, schema_url
+from benchmarks.contestants.queues.postgres import SERVER, new_schema_url
 from benchmarks.cost_model import TERMS, Costs, Load, Observation, fit
 from benchmarks.measure import Results, Series
 from benchmarks.progress import Progress
@@ -61,7 +61,7 @@ def measure(
 ) -> None:
     makers: dict[str, Callable[[int], str]] = {
         "SQLite": lambda number: str(directory / f"costs-{number}"),
-        "PostgreSQL": lambda number: schema_url(Path(f"costs_{number}")),
+        "PostgreSQL": lambda number: new_schema_url(f"costs_{number}"),
     }
     shapes = fitted(agents)
     progress.expect(len(engines) * (len(shapes) + 1))

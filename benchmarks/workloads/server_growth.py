@@ -11,7 +11,7 @@ from zlib import crc32
 
 import agentbus
 from benchmarks.contestants.about import package
-from benchmarks.contestants.queues.postgres import schema_url
+from benchmarks.contestants.queues.postgres import new_schema_url
 from benchmarks.payload import TEXT
 from benchmarks.progress import Progress
 from benchmarks.workloads.growth import AGENT, FEW, Depth, Reader
@@ -36,7 +36,7 @@ async def open_readers(
     readers: list[Reader] = []
     for depth in chosen:
         progress.say(f"growth on a server: filling {depth.title}")
-        url = schema_url(Path(f"{directory.name}_{depth.key}"))
+        url = new_schema_url(f"{directory.name}_{depth.key}")
         bus = await stack.enter_async_context(agentbus.connect(url))
         readers.append(Reader(bus, await bus.register(AGENT, type="worker")))
         await _fill(url, depth, progress)

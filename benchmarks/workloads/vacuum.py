@@ -17,7 +17,7 @@ import anyio
 import agentbus
 from agentbus import Bus, RetentionPolicy
 from benchmarks.contestants.about import package
-from benchmarks.contestants.queues.postgres import schema_url
+from benchmarks.contestants.queues.postgres import new_schema_url
 from benchmarks.measure import Results, Series
 from benchmarks.progress import Progress
 from benchmarks.report import RATE
@@ -48,7 +48,7 @@ class Observed:
 
 def measure(directory: Path, seconds: float, sample: float, every: float, results: Results, progress: Progress) -> None:
     """Run for ``seconds``, in samples; every ``every`` seconds apply a policy that keeps messages that long."""
-    url = schema_url(directory / "vacuum")
+    url = new_schema_url("vacuum")
     samples = max(1, int(seconds / sample))
     progress.expect(samples)
     # Archives of a bus on a server are in the user's directory of state.

@@ -15,7 +15,7 @@ import anyio
 import agentbus
 from benchmarks.contestants import servers
 from benchmarks.contestants.queues.bus import AgentBox
-from benchmarks.contestants.queues.postgres import SERVER, schema_url
+from benchmarks.contestants.queues.postgres import SERVER, new_schema_url
 from benchmarks.measure import Results, Series
 from benchmarks.progress import Progress
 from benchmarks.workloads.clients import OURS, open_boxes
@@ -39,11 +39,11 @@ class Share:
     latencies: list[float]
 
 
-def measure(directory: Path, agents: int, quiet: float, messages: int, results: Results, progress: Progress) -> None:
+def measure(agents: int, quiet: float, messages: int, results: Results, progress: Progress) -> None:
     """Measure ``agents`` in four processes: ``quiet`` seconds without a message, then a message every 20 ms."""
     progress.expect(1)
     progress.say(f"{agents:,} agents in {PROCESSES} processes")
-    url = schema_url(directory / "waiting")
+    url = new_schema_url("waiting")
     each = max(1, agents // PROCESSES)
     settling = min(SETTLING, quiet)
     with fleet(_wait, PROCESSES, url, each, seconds=quiet + settling + agents / 50) as clients:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -67,6 +68,11 @@ class AgentBusServer:
 def schema_url(directory: Path) -> str:
     """Return the URL of the schema of a directory, so that each contestant starts empty."""
     return f"{servers.postgres()}&schema=bench_{directory.name.replace('-', '_').lower()}"
+
+
+def new_schema_url(name: str) -> str:
+    """Return the URL of a schema that no other run uses: a server that is not ours keeps those of earlier runs."""
+    return schema_url(Path(f"{name}_{os.getpid()}"))
 
 
 class TableSender:
