@@ -13,6 +13,7 @@ from benchmarks.writers import RATE as SENDS
 
 HEARTBEAT = 5
 """Seconds between two heartbeats of a process, by default."""
+WAITING = 1000
 Found = dict[str, Any]
 
 
@@ -101,11 +102,12 @@ def _costs(results: list[Found], engine: str) -> Iterator[tuple[str, str]]:
         if (cost := of.get(f"{engine} {term}")) is not None:
             yield f"CPU of {name}, µs", shown(cost)
     if message := of.get(f"{engine} message"):
-        yield "messages a second that one core carries, by the model", shown(1e6 / message)
-    if agent := of.get(f"{engine} agent"):
+        yield "messages for one second of CPU, by the model", shown(1e6 / message)
+    if (agent := of.get(f"{engine} agent")) is not None:
+        share = WAITING * agent / (HEARTBEAT * 1e6) * 100
         yield (
-            f"waiting agents that one core carries, a heartbeat every {HEARTBEAT} s, by the model",
-            shown(HEARTBEAT * 1e6 / agent),
+            f"{WAITING:,} waiting agents in one process, % of one core, by the model",
+            shown(share + of[f"{engine} heartbeat"] / (HEARTBEAT * 1e6) * 100),
         )
     predicted = {
         one["unit"]: one for one in results if one["workload"] == costs.PREDICTED and one["contestant"] == engine

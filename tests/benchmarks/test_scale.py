@@ -50,7 +50,7 @@ def test_a_file_is_measured_and_its_costs_predict_another_run(tmp_path: Path) ->
     assert {("prediction", "SQLite", unit) for unit in ("CPU s, predicted", "CPU s, measured", "% error")} <= units
     assert found["checks"][0]["name"] == "cost model, SQLite: error of the prediction"
     assert "| sends a second, durable to disk, 2 processes" in (limits := scaling.limits(found["results"]))
-    assert "| messages a second that one core carries, by the model" in limits
+    assert "| messages for one second of CPU, by the model" in limits
     assert "| a run that the model was not fitted to: predicted, measured, error" in limits
 
 
