@@ -71,11 +71,11 @@ class Reader:
 
 @dataclass(frozen=True)
 class Step:
-    """A call that is measured at each depth; ``run`` returns its figure."""
+    """A call that is measured at each depth; ``run`` returns its figure, or None if it is not to be measured again."""
 
     workload: str
     unit: str
-    run: Callable[[Reader], Awaitable[float]]
+    run: Callable[[Reader], Awaitable[float | None]]
 
 
 def depths(many: int) -> list[Depth]:
@@ -137,7 +137,7 @@ async def in_turn(
                 index = (number + turn) % len(readers)
                 for step, of_step in zip(steps, series, strict=True):
                     figure = await step.run(readers[index])
-                    if number:
+                    if number and figure is not None:
                         of_step[index].values.append(figure)
 
 
