@@ -7,9 +7,10 @@ import multiprocessing
 import os
 import queue
 import signal
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from threading import BrokenBarrierError
+from multiprocessing import connection
+from threading import BrokenBarrierError, Thread
 from typing import Any
 
 from benchmarks.contestants import servers
@@ -61,10 +62,12 @@ class Fleet:
                     failures.append(failure)
                     timeout = 1.0
         # A broken barrier is the consequence of another failure.
-        if failures := sorted(failures, key=lambda one: one.startswith("BrokenBarrierError")):
-            raise RuntimeError(failures[0])
+        for failure in failures:
+            if not failure.startswith("BrokenBarrierError"):
+                raise RuntimeError(failure)
         if len(self._answers) < self._count:
-            raise RuntimeError(f"{self._count - len(self._answers)} of {self._count} processes did not answer")
+            silent = self._count - len(self._answers) - len(failures)
+            raise RuntimeError(f"{silent} of {self._count} processes did not answer")
 
 
 @contextmanager
@@ -78,6 +81,7 @@ def fleet(work: Work, count: int, *arguments: Any, seconds: float = 0.0) -> Iter
     ]
     for child in children:
         child.start()
+    Thread(target=_watch, args=(children, barrier), daemon=True).start()
     try:
         yield Fleet(count, barrier, answers, timeout)
         for child in children:
@@ -86,6 +90,15 @@ def fleet(work: Work, count: int, *arguments: Any, seconds: float = 0.0) -> Iter
         for child in children:
             child.kill()
             child.join()
+
+
+def _watch(children: Sequence[Any], barrier: Any) -> None:
+    """Let no process wait for one that died without an answer."""
+    running = {child.sentinel: child for child in children}
+    while running:
+        for sentinel in connection.wait([*running]):
+            if running.pop(sentinel).exitcode:
+                barrier.abort()
 
 
 def _child(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from benchmarks import scaling
 from benchmarks.cost_model import Costs, Load, Observation, fit
 from benchmarks.run import main
 from benchmarks.scale import SUITE
+from benchmarks.workloads.fleet import Meet, Work, fleet
 
 pytestmark = pytest.mark.slow
 
@@ -52,6 +54,26 @@ def test_a_file_is_measured_and_its_costs_predict_another_run(tmp_path: Path) ->
     assert "| sends a second, durable to disk, 2 processes" in (limits := scaling.limits(found["results"]))
     assert "| messages for one second of CPU, by the model" in limits
     assert "| a run that the model was not fitted to: predicted, measured, error" in limits
+
+
+async def die(number: int, meet: Meet) -> None:
+    if number == 1:
+        os._exit(3)
+    await meet()
+
+
+async def fail(number: int, meet: Meet) -> None:
+    if number == 1:
+        raise ConnectionError("connection refused")
+    await meet()
+
+
+@pytest.mark.parametrize(
+    ("work", "error"), [(die, "1 of 3 processes did not answer"), (fail, "ConnectionError: connection refused")]
+)
+def test_the_end_of_one_process_ends_the_measurement_of_all(work: Work, error: str) -> None:
+    with pytest.raises(RuntimeError, match=error), fleet(work, 3) as processes:
+        processes.meet()
 
 
 def test_a_run_that_is_reduced_or_incomplete_is_doubtful() -> None:
