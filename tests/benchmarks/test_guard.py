@@ -12,7 +12,7 @@ from agentbus.engine import queries
 from agentbus.engine.sqlite import connection
 from benchmarks.guard import RATIOS, SLICES, Guard, Ratio, Run, measure_ratios
 from benchmarks.progress import Progress
-from benchmarks.telemetry import hooked_functions, without_hooks
+from benchmarks.telemetry import hooked_functions, instructions, messages, without_hooks
 from tests.support.traces import traced
 
 HALF = Ratio("half as fast as the other", "ours", "theirs", 0.5)
@@ -78,3 +78,15 @@ def test_a_hook_of_telemetry_that_does_more_than_check_is_detected() -> None:
     with traced(None):
         assert measure_ratios([ratio], limit=0)[ratio] < ratio.floor
     assert all("tracer" not in without_hooks(one).co_names for one in hooked_functions())
+
+
+def test_the_instructions_of_a_message_do_not_depend_on_the_speed_of_its_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow batch moves the next ones to the thread of the writer, where no instructions are counted."""
+    found = []
+    for number, seconds in enumerate((-1.0, 600.0)):
+        monkeypatch.setattr("agentbus.engine.sqlite.writer._MAX_INLINE_SECONDS", seconds)
+        found.append(messages(instructions, tmp_path / str(number)))
+    # A millisecond that ends within a message adds or removes a few.
+    assert found[0] == pytest.approx(found[1], rel=0.01)
