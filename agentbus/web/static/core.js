@@ -112,7 +112,7 @@ export async function call(method, target, body, headers = {}, options = {}) {
     clearTimeout(slow);
   }
   const date = Date.parse(response.headers.get("Date") ?? "");
-  // The header has the time at which the request began: an answer that was waited for says nothing about the clock.
+  // The time of the header is that of the request.
   if (date && Date.now() - began < 1000) skew = Math.abs(date - Date.now()) > 3000 ? date - Date.now() : 0;
   const text = await response.text();
   let found = {};
@@ -184,48 +184,55 @@ addEventListener("hashchange", () => {
   restore();
 });
 
-// Preferences: on the server for an operator, in the browser for others
+// Preferences: on the server for an operator, in the browser for others. The tab keeps a change until it is saved.
 
 export const preferences = signal({ theme: "auto", views: {} });
-let saved = "";
+let unsaved = null;
+let known = false;
 let saving = 0;
 const KEY = "view";
-const local = () => `agentbus:${identity.peek()?.bus}:${identity.peek()?.operator}`;
-const scope = () => `dashboard:${identity.peek().operator}`;
+const local = () => `agentbus:${identity.peek().bus}:${identity.peek().operator}`;
+const entries = () => path`state/${`dashboard:${identity.peek().operator}`}/entries`;
+const storage = () => (mayOperate.peek() ? sessionStorage : localStorage);
+const merge = (base, changes) => ({ ...base, ...changes, views: { ...base?.views, ...changes?.views } });
 
-export async function loadPreferences() {
+async function loadPreferences() {
   let found = null;
-  if (identity.peek().may_operate) {
-    try {
-      const page = await get(query(path`state/${scope()}/entries`, { prefix: KEY, limit: 1 }));
-      found = page.items.find((one) => one.key === KEY)?.value;
-    } catch { found = null; }
-  } else {
-    try { found = JSON.parse(localStorage.getItem(local())); } catch { found = null; }
+  known = false;
+  try {
+    if (mayOperate.peek()) found = (await get(query(entries(), { prefix: KEY, limit: 1 }))).items.find((one) => one.key === KEY)?.value;
+    known = true;
+  } catch (error) {
+    if (error.retry) setTimeout(loadPreferences, 2000);
   }
-  if (found && typeof found === "object") preferences.value = { theme: "auto", views: {}, ...found };
-  saved = toJson(preferences.peek());
+  try { unsaved = JSON.parse(storage().getItem(local())); } catch { unsaved = null; }
+  preferences.value = merge(merge({ theme: "auto" }, found), unsaved);
+  savePreferences();
   restore();
 }
 
-export function setPreferences(changes) {
-  preferences.value = { ...preferences.peek(), ...changes };
-  clearTimeout(saving);
-  saving = setTimeout(() => savePreferences(), identity.peek()?.may_operate ? 400 : 0);
+function keep(changes) {
+  unsaved = changes;
+  try { storage().setItem(local(), toJson(changes)); } catch { /* not permitted */ }
 }
 
-// What was not saved yet is saved when the page goes.
-addEventListener("pagehide", () => savePreferences({ keepalive: true }));
+export function setPreferences(changes) {
+  keep(merge(unsaved, changes));
+  preferences.value = merge(preferences.peek(), changes);
+  clearTimeout(saving);
+  saving = setTimeout(savePreferences, 400);
+}
 
-async function savePreferences(options = {}) {
-  const value = preferences.peek();
-  const text = toJson(value);
-  if (text === saved || !identity.peek()) return;
-  saved = text;
+addEventListener("pagehide", savePreferences);
+
+/** Save the changes, unless the rest is unknown, which it would replace. */
+async function savePreferences() {
+  const changes = unsaved;
+  if (!known || !changes || !mayOperate.peek()) return;
   try {
-    if (identity.peek().may_operate) await call("PUT", path`state/${scope()}/entries/${KEY}`, { value, type: "user_data" }, {}, options);
-    else localStorage.setItem(local(), text);
-  } catch { saved = ""; }
+    await call("PUT", `${entries()}/${KEY}`, { value: preferences.peek(), type: "user_data" }, {}, { keepalive: true });
+    if (unsaved === changes) keep(null);
+  } catch { /* kept */ }
 }
 
 /** Remember the parameters of a list, so that they are there when the operator comes back. */
@@ -234,7 +241,7 @@ function remember() {
   if (parts.length) return;
   const search = params.toString();
   if ((preferences.peek().views[screen] ?? "") !== search) {
-    setPreferences({ views: { ...preferences.peek().views, [screen]: search } });
+    setPreferences({ views: { [screen]: search } });
   }
 }
 
@@ -267,13 +274,13 @@ export const paused = signal(false);
 export const held = signal(0);
 /** Changes that arrived while updates were paused. */
 
-/** Reads that can wait until what was asked for first is there; then one after the other. */
+/** Reads that wait for the others; then one after the other. */
 const late = [];
 let reading = 0;
 const readLate = () => { if (!reading && late.length) late.sort((a, b) => a.last - b.last).shift().load(); };
 
 /** Counts what a list that is updated in part would not see: deletions, and a lost connection. */
-export let generation = 0;
+let generation = 0;
 
 class Resource {
   constructor(target, topics, every, slowest, read) {
@@ -289,7 +296,6 @@ class Resource {
     reading++;
     const begun = Date.now();
     try {
-      // A long list is shown as soon as its first page is there.
       const found = await this.read((part) => { if (this.data.peek() === undefined) this.data.value = part; }, this.data.peek());
       batch(() => { this.data.value = found; this.error.value = null; });
     } catch (error) {
@@ -340,7 +346,7 @@ export function useData(target, options = {}) {
 }
 const NOTHING = { data: signal(undefined), error: signal(null), load() {} };
 
-export function invalidate(topics) {
+function invalidate(topics) {
   if (paused.peek()) { held.value += 1; pending = new Set([...pending, ...topics]); return; }
   for (const one of resources.values()) if (one.topics.some((topic) => topics.has(topic))) one.touch();
 }
@@ -358,7 +364,7 @@ export function setPaused(on) {
 }
 
 /** Read everything on screen again. */
-export function reload() {
+function reload() {
   generation++;
   for (const one of resources.values()) { if (one.users) one.load(); else one.at = 0; }
 }
@@ -366,7 +372,7 @@ export function reload() {
 function refreshOld() {
   if (paused.peek() || connection.peek() !== "live") return;
   for (const one of resources.values()) {
-    // What is expensive is read less often, so that an open dashboard costs the server next to nothing.
+    // An open dashboard must cost the server next to nothing.
     const wait = Math.max(one.every * 1000, Math.min(one.slowest * 1000, 200 * one.took));
     if (one.users && one.every && !one.busy && Date.now() - one.at > wait) one.load();
   }
@@ -449,7 +455,7 @@ function receive(event, change) {
   else if (topics.size) invalidate(topics);
 }
 
-export function openStream() {
+function openStream() {
   clearTimeout(retry);
   source?.close();
   source = null;
@@ -532,4 +538,4 @@ export async function start() {
   openStream();
 }
 
-export const mayOperate = computed(() => Boolean(identity.value && identity.value.may_operate));
+export const mayOperate = computed(() => Boolean(identity.value?.may_operate));

@@ -8,12 +8,14 @@ import signal
 import sys
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from playwright.async_api import expect
 
 import agentbus
 from agentbus import Bus, SystemClock, Task
+from agentbus.api.state import State
 from tests.api.helpers import running
 from tests.conftest import Engine
 from tests.support.proxy import proxied, socket_and_schema
@@ -96,6 +98,13 @@ async def test_a_killed_worker_fails_and_its_session_is_recovered_by_a_click(
         worker.kill()
 
 
+async def stored(bus: Bus, **expected: object) -> None:
+    """Wait until the bus has this view of the operator."""
+    async with asyncio.timeout(PATIENCE / 1000):
+        while await bus.state("dashboard:ada").get("view") != expected:  # noqa: ASYNC110 - a request does it
+            await asyncio.sleep(0.02)
+
+
 @pytest.mark.one_engine
 async def test_the_view_survives_a_refresh_and_another_browser_of_the_operator(
     real_bus: Bus, visiting: Visiting
@@ -120,12 +129,65 @@ async def test_the_view_survives_a_refresh_and_another_browser_of_the_operator(
             await page.wait_for_selector("[data-key='a-1'].on", timeout=PATIENCE)
             assert page.url == before
             assert await page.locator("[data-key='a-0']").count() == 0
+            # Another browser reads it once, when it is opened.
+            await stored(real_bus, theme="light", views={"agents": before.partition("?")[2]})
         async with visiting(client) as other:
             await other.page.wait_for_selector("html[data-theme='light']", timeout=PATIENCE)
             page = await other.go("agents", "[data-key='a-1'].on")
             assert "type=worker" in page.url
-    entry = await real_bus.state("dashboard:ada").get("view")
-    assert entry["theme"] == "light"
+
+
+@pytest.mark.one_engine
+async def test_a_setting_survives_a_refresh_that_reads_before_it_is_stored(
+    real_bus: Bus, visiting: Visiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await real_bus.expect("a", type="worker")
+    stall = asyncio.Event()
+    set_entry = State.set
+
+    async def stalled(*arguments: Any, **options: Any) -> int:
+        await stall.wait()
+        return await set_entry(*arguments, **options)
+
+    async with serving(real_bus) as client, visiting(client) as visit:
+        page = await visit.go("agents")
+        await page.get_by_label("Type").select_option("worker")
+        await stored(real_bus, theme="auto", views={"agents": "type=worker"})
+        monkeypatch.setattr(State, "set", stalled)
+        try:
+            await page.get_by_label("Theme: auto").click()
+            await page.reload()
+            await page.wait_for_selector("html[data-theme='light']", timeout=PATIENCE)
+            # The view of another screen is stored with the theme, too.
+            await visit.go("tasks?status=failed")
+        finally:
+            stall.set()
+        views = {"agents": "type=worker", "tasks": "status=failed"}
+        await stored(real_bus, theme="light", views=views)
+
+
+@pytest.mark.one_engine
+async def test_a_setting_survives_a_refresh_that_cancels_its_request(real_bus: Bus, visiting: Visiting) -> None:
+    async with serving(real_bus) as client, visiting(client) as visit:
+        page = visit.page
+        # The first request does not reach the server.
+        await page.route("**/entries/view", lambda route: None, times=1)
+        async with page.expect_request("**/entries/view"):
+            await page.get_by_label("Theme: auto").click()
+        await page.reload()
+        await page.wait_for_selector("html[data-theme='light']", timeout=PATIENCE)
+        await stored(real_bus, theme="light", views={})
+
+
+@pytest.mark.one_engine
+async def test_settings_that_could_not_be_read_are_not_replaced(real_bus: Bus, visiting: Visiting) -> None:
+    await real_bus.state("dashboard:ada").set("view", {"theme": "light", "views": {"tasks": "status=failed"}})
+    async with serving(real_bus) as client, visiting(client, errors=True) as visit:
+        await visit.page.route("**/entries?prefix=view*", lambda route: route.fulfill(status=503, body="{}"), times=1)
+        await visit.page.reload()
+        await visit.go("agents?type=worker")
+        await stored(real_bus, theme="light", views={"tasks": "status=failed", "agents": "type=worker"})
+        await visit.page.wait_for_selector("html[data-theme='light']", timeout=PATIENCE)
 
 
 @pytest.mark.one_engine
