@@ -407,7 +407,7 @@ class Visitor:
             self._actor, None, address_names(pools, "pool"), address_names(topics, "topic"), leave
         )  # fmt: skip
         self._registration = await self._write(change_membership, request)
-        self.__dict__.pop("mailboxes", None)
+        self.__dict__.pop("_mailboxes", None)
         return self._registration
 
     async def progress(self, percent: int, note: str | None = None) -> None:

@@ -85,6 +85,17 @@ async def _received(bus: Bus) -> list[Delivery]:
     return found
 
 
+async def test_a_visitor_reads_the_mailboxes_of_its_new_membership(bus: Bus) -> None:
+    a = await bus.register_visitor("a", type="worker")
+    assert await a.receive() == []
+    await a.change_membership(pools=["p"])
+    await a.send("pool:p", "note", 1)
+    assert [one.payload for one in await a.receive()] == [1]
+    await a.change_membership(pools=["p"], leave=True)
+    await a.send("pool:p", "note", 2)
+    assert await a.receive() == []
+
+
 async def test_an_old_incarnation_is_fenced(bus: Bus) -> None:
     old = await bus.register_visitor("a", type="worker")
     await old.send("a", "note", 1, message_id="x")
