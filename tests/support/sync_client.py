@@ -43,6 +43,8 @@ SOURCES: dict[str, tuple[str, tuple[str, ...]]] = {
     "unit": ("api.unit", ("Unit",)),
     "visitor": ("api.visitor", ("Visitor",)),
 }
+ON_LOOP = {("Visitor", "abandon")}
+"""Methods that are no coroutines, but start a task of the loop."""
 FUNCTIONS = {"bus": ("connect", "doctor")}
 HOMES = {kind: module for module, (_, kinds) in SOURCES.items() for kind in kinds}
 NAMES = re.compile(rf"\b({'|'.join(sorted(HOMES))})\b")
@@ -130,7 +132,7 @@ class Module:
                     assert part.returns is not None
                     lines += ["", *self._attribute(part.name, part.returns, part)]
                 else:
-                    lines += ["", *self._method(part, overloaded=part.name in overloaded)]
+                    lines += ["", *self._method(part, node.name, overloaded=part.name in overloaded)]
         assert methods
         return "\n".join(lines)
 
@@ -142,7 +144,7 @@ class Module:
         lines = [f"{_INDENT}@property", f"{_INDENT}def {name}(self) -> {kind}:"]
         return [*lines, *self._documentation(documented, 2), f"{_INDENT * 2}return {value}"]
 
-    def _method(self, node: ast.FunctionDef | ast.AsyncFunctionDef, *, overloaded: bool) -> list[str]:
+    def _method(self, node: ast.FunctionDef | ast.AsyncFunctionDef, owner: str, *, overloaded: bool) -> list[str]:
         returns = self._annotation(node.returns)
         given = self._arguments(node.args, skip=1)
         # A ParamSpec takes the first of several signatures.
@@ -152,6 +154,8 @@ class Module:
             value = f"self._iterate({call})"
         elif returns.startswith("AbstractContextManager"):
             value = f"self._block({call})"
+        elif (owner, node.name) in ON_LOOP:
+            value = f"self._start({call})"
         elif not isinstance(node, ast.AsyncFunctionDef):
             value = f"{method}({', '.join(given)})"
             if NAMES.search(returns):

@@ -71,6 +71,14 @@ class Wrapper(Generic[I_co]):
     def _call(self, work: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
         return self._portal.call(work, *args, **kwargs)
 
+    def _start(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call on the loop what starts a task there and does not wait for it."""
+
+        async def start() -> T:
+            return work(*args, **kwargs)
+
+        return self._portal.call(start)
+
     def _call_wrapping(self, work: Callable[P, Awaitable[object]], *args: P.args, **kwargs: P.kwargs) -> Any:
         return self._wrap(self._portal.call_releasing(_release, work, *args, **kwargs))
 

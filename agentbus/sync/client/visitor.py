@@ -90,7 +90,7 @@ class Visitor(Wrapper[api.Visitor], wraps=api.Visitor):
 
         >>> visitor.abandon()                                                         # doctest: +SKIP
         """
-        self._inner.abandon()
+        self._start(self._inner.abandon)
 
     def peek(self, most: int = 1) -> list[Delivery]:
         """Return the messages that ``receive`` would return now, without claiming them.
