@@ -8,13 +8,23 @@ import pickle
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import agentbus
 from agentbus import sync
-from agentbus.errors import AgentFenced, BusClosed, LeaseLost, Misuse, NotPicklable, StepFailed, UnknownRecipient
+from agentbus.errors import (
+    AgentFenced,
+    BusClosed,
+    LeaseLost,
+    Misuse,
+    NotADatabase,
+    NotPicklable,
+    StepFailed,
+    UnknownRecipient,
+)
 from agentbus.sync import client
 from agentbus.sync.portal import _Call
 from tests.conftest import Engine
@@ -151,10 +161,12 @@ def test_work_items_are_taken_and_settled(bus: sync.Bus, agent: sync.Agent) -> N
     assert agent.items.take() is None
 
 
-def test_an_item_that_an_interrupted_caller_did_not_receive_is_released(
-    bus: sync.Bus, agent: sync.Agent, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("take", [lambda agent: agent.items.take(), lambda agent: agent.receive()])
+def test_what_an_interrupted_caller_did_not_receive_is_released(
+    bus: sync.Bus, agent: sync.Agent, monkeypatch: pytest.MonkeyPatch, take: Callable[[sync.Agent], object]
 ) -> None:
     bus.tasks.add("review", id="r")
+    agent.send("a", "note", 1)
     wait = _Call.wait
 
     def interrupted(call: _Call[object], seconds: float = PATIENCE) -> None:
@@ -164,8 +176,9 @@ def test_an_item_that_an_interrupted_caller_did_not_receive_is_released(
 
     monkeypatch.setattr(_Call, "wait", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        agent.items.take()
+        take(agent)
     eventually(lambda: [one.id for one in bus.tasks.ready()] == ["r"], "the item is ready")
+    eventually(lambda: bus.stats().messages == {"queued": 1}, "the message is queued")
 
 
 def test_every_wrapper_is_registered() -> None:
@@ -373,6 +386,15 @@ def test_a_bus_is_opened_and_closed_without_a_block(engine: Engine) -> None:
         assert ended.status == "stopped"
 
 
+def test_a_bus_that_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:
+    (tmp_path / "bus.db").write_text("not a database" * 1000)
+    bus = sync.connect(tmp_path)
+    with pytest.raises(NotADatabase):
+        bus.open()
+    assert "agentbus-sync" not in {thread.name for thread in threading.enumerate()}
+    bus.close()
+
+
 @pytest.mark.one_engine
 def test_a_call_on_the_loop_of_the_bus_is_refused(bus: sync.Bus, agent: sync.Agent) -> None:
     seen: list[BaseException] = []
@@ -394,6 +416,9 @@ WRONG: dict[str, tuple[Callable[[sync.Bus], object], str]] = {
     "await an agent": (lambda bus: asyncio.run(_await(bus.agent("b", type="worker"))), "with bus.agent(…) as agent:"),
     "async with an agent": (
         lambda bus: asyncio.run(_async_with(bus.agent("b", type="worker"))), "with bus.agent(…) as agent:",
+    ),
+    "await a block of a session": (
+        lambda bus: asyncio.run(_await(bus.sessions.start("planning").before("deploy"))), "with …:",
     ),
     "call the block": (
         lambda bus: bus.agent("b", type="worker").send("a", "note"),  # type: ignore[attr-defined]
