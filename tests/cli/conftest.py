@@ -74,6 +74,18 @@ class Shell:
         )
         return Outcome(code, out.decode(), err.decode())
 
+    def draw(self, *words: str, width: int = 200, agent: str | None = None, input: bytes = b"") -> Outcome:
+        """Run a command whose streams are a terminal of this width, without colours."""
+        environment = {
+            **self._environment(agent),
+            "COLUMNS": str(width),
+            "LINES": "50",
+            "NO_COLOR": "1",
+            "TERM": "dumb",
+        }
+        code, out, err = call_main(list(words), self.directory, environment, input, stream=_Terminal)
+        return Outcome(code, out.decode(), err.decode())
+
     def run_process(self, *words: str | bytes, agent: str | None = None, input: bytes | None = None) -> Outcome:
         """Run a command in a process of its own."""
         done = zygote.run(
@@ -160,17 +172,22 @@ script()
 
 
 def call_main(
-    words: list[str], directory: Path, environment: dict[str, str], input: bytes = b""
+    words: list[str],
+    directory: Path,
+    environment: dict[str, str],
+    input: bytes = b"",
+    stream: type[io.TextIOWrapper] = io.TextIOWrapper,
 ) -> tuple[int, bytes, bytes]:
     """Call the entry point of the command as a process of its own would be: exit code, standard output and error."""
-    out, err = _stream(), _stream()
+    out, err = (stream(io.BytesIO(), encoding="utf-8", errors="surrogateescape") for _ in range(2))
     # A process without handlers prints warnings; here pytest has handlers.
     warnings = logging.StreamHandler(err)
     warnings.setLevel(logging.WARNING)
     with ExitStack() as stack:
         stack.enter_context(chdir(directory))
         stack.enter_context(patch.dict(os.environ, environment, clear=True))
-        stack.enter_context(patch("sys.stdin", _stream(input)))
+        given = stream(io.BytesIO(input), encoding="utf-8", errors="surrogateescape")
+        stack.enter_context(patch("sys.stdin", given))
         # The width of the terminal is read from this one.
         stack.enter_context(patch("sys.__stdout__", out))
         stack.enter_context(redirect_stdout(out))
@@ -184,8 +201,9 @@ def call_main(
     return code, out.buffer.getvalue(), err.buffer.getvalue()  # type: ignore[attr-defined]
 
 
-def _stream(content: bytes = b"") -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", errors="surrogateescape")
+class _Terminal(io.TextIOWrapper):
+    def isatty(self) -> bool:
+        return True
 
 
 def _needs_process(words: tuple[str | bytes, ...]) -> bool:
