@@ -16,6 +16,7 @@ import pytest
 import agentbus
 from agentbus import sync
 from agentbus.errors import (
+    AgentExists,
     AgentFenced,
     BusClosed,
     LeaseLost,
@@ -384,6 +385,37 @@ def test_a_bus_is_opened_and_closed_without_a_block(engine: Engine) -> None:
         ended = again.agents.get("a")
         assert ended is not None
         assert ended.status == "stopped"
+
+
+@pytest.mark.one_engine
+def test_a_block_that_cannot_be_entered_raises(bus: sync.Bus, agent: sync.Agent) -> None:
+    with pytest.raises(AgentExists), bus.agent("a", type="worker"):
+        pytest.fail("this block must not run")
+    assert agent.send("a", "note").delivered == 1
+
+
+@pytest.mark.one_engine
+def test_the_exception_of_a_block_matters_more_than_its_lost_lease(
+    bus: sync.Bus, agent: sync.Agent, clock: FakeClock
+) -> None:
+    other = bus.register("b", type="worker", pools=["jobs"])
+    agent.send(agentbus.pool("jobs"), "note", 1)
+    with pytest.raises(KeyError), take(agent) as unit:
+        unit.state.set("k", 1)
+        clock.stall(10_000)
+        assert take(other).attempts == 2
+        raise KeyError("x")
+    assert agent.state.get("k") is None
+
+
+@pytest.mark.one_engine
+def test_a_block_whose_bus_was_closed_inside_raises_that_or_its_own_exception(engine: Engine) -> None:
+    for error, expected in ((None, BusClosed), (KeyError("x"), KeyError)):
+        bus = sync.Bus(engine.connect()).open()
+        with pytest.raises(expected), bus.agent("a", type="worker"):
+            bus.close()
+            if error is not None:
+                raise error
 
 
 def test_a_bus_that_cannot_be_opened_leaves_no_thread(tmp_path: Path) -> None:
