@@ -53,6 +53,17 @@ def test_a_value_cannot_smuggle_a_second_line(config: Path) -> None:
     assert trust.entries() == []
 
 
+def test_a_file_that_cannot_be_read_or_written_is_an_error_and_accepts_nothing(nowhere: Shell, config: Path) -> None:
+    config.parent.parent.mkdir()
+    config.parent.write_text("no directory")
+    assert nowhere.refused("trust", "./here", code=1)["code"] == "not_writable"
+    config.parent.unlink()
+    config.parent.mkdir()
+    config.symlink_to(config)
+    assert nowhere.refused("trust", "--list", code=1)["code"] == "not_writable"
+    assert not trust.is_trusted("host", "h:1")
+
+
 def test_a_file_that_another_user_can_write_accepts_nothing(config: Path) -> None:
     trust.trust("host", "h:1")
     assert trust.is_trusted("host", "h:1")

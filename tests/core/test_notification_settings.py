@@ -70,6 +70,9 @@ def test_a_valid_file_is_read() -> None:
     (COMMAND.replace('["/bin/true", "s3cret"]', "[]"), "absolute path"),
     (COMMAND.replace('["/bin/true", "s3cret"]', '"/bin/true s3cret"'), "Expected `array`"),
     (COMMAND + 'environment = ["A=s3cret"]', "no name of a variable"),
+    (COMMAND.replace('"s3cret"', r'"s3cret\u0000"'), "NUL character"),
+    (GOOD.replace(f'secret = "{SECRET}"', 'secret_variable = "S=s3cret"'), "no name of a variable"),
+    ('owner = ""\n' + GOOD, "1 to 200 printable characters"),
 ])  # fmt: skip
 def test_an_invalid_file_is_refused_without_its_values(text: str, words: str) -> None:
     assert words in refused(text)
@@ -91,6 +94,8 @@ def test_an_invalid_file_is_refused_without_its_values(text: str, words: str) ->
     ("http://0x7f.1/s3cret", "unusual form"),
     ("http://127.1/s3cret", "unusual form"),
     ("http://a..b/s3cret", "no valid host"),
+    ("http://[::1%25s3cret/]/", "is no URL"),
+    ("http://[1:s3cret]/", "is no URL"),
     ("http://a../s3cret", "no valid host"),
     (f"http://{'a' * 64}.example.org/s3cret", "no valid host"),
     ("http://ⓗost/s3cret", "must be encoded"),
@@ -132,6 +137,22 @@ def test_a_file_of_another_user_is_refused(user: UserSettings, monkeypatch: pyte
         monkeypatch.setattr(os, "geteuid", lambda: 4711)
     with pytest.raises(InvalidSettings, match="belongs to another user"):
         load(KINDS)
+
+
+@each("content, words", [(b"\xff", "not UTF-8"), (b"#" * (1 << 20) + b"\n", "larger than 1 MiB")])
+def test_a_file_that_cannot_be_read_as_text_is_refused(user: UserSettings, content: bytes, words: str) -> None:
+    user.write("")
+    user.path.write_bytes(content)
+    with pytest.raises(InvalidSettings, match=words):
+        load(KINDS)
+
+
+def test_a_link_that_leads_to_itself_is_refused(user: UserSettings) -> None:
+    user.path.parent.mkdir(parents=True)
+    user.path.symlink_to(user.path)
+    with pytest.raises(InvalidSettings, match="symbolic links") as found:
+        load(KINDS)
+    assert found.value.fix == "make it readable"
 
 
 def test_no_file_and_no_regular_file(user: UserSettings) -> None:
