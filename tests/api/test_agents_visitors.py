@@ -9,6 +9,7 @@ import pytest
 from agentbus import Bus
 from agentbus.errors import AgentFenced, AlreadySettled, LeaseLost, UnknownAgent
 from agentbus.operations.rows import Delivery
+from agentbus.sync.bus import open_bus
 from tests.api.helpers import known, running, soon, stored
 from tests.conftest import Engine
 from tests.support.clock import FakeClock
@@ -94,6 +95,23 @@ async def test_a_visitor_reads_the_mailboxes_of_its_new_membership(bus: Bus) -> 
     await a.change_membership(pools=["p"], leave=True)
     await a.send("pool:p", "note", 2)
     assert await a.receive() == []
+
+
+@pytest.mark.one_engine
+async def test_a_damaged_message_is_a_dead_letter_and_the_next_is_received(
+    bus: Bus, engine: Engine, clock: FakeClock
+) -> None:
+    a = await bus.register_visitor("a", type="worker")
+    for name in ("x", "y", "z"):
+        await a.send("a", "note", name, message_id=name)
+    assert await engine.tamper("UPDATE messages SET checksum = checksum + 1 WHERE message_id IN ('x', 'y')")
+    assert [one.payload for one in await a.receive()] == ["z"]
+    await a.heartbeat()
+    assert (await stored(bus, "x")).status == "dead"
+    await bus.messages.requeue("x", "y")
+    with open_bus(engine.url, clock=clock) as blocking:
+        assert blocking.agent("a").receive_many(10) == []
+    assert (await stored(bus, "y")).status == "dead"
 
 
 async def test_an_old_incarnation_is_fenced(bus: Bus) -> None:

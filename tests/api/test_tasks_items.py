@@ -16,6 +16,7 @@ from agentbus.errors import (
     AgentFenced,
     InvalidInput,
     InvalidName,
+    Misuse,
     NotAnItem,
     OutOfRange,
     ReceivesNothing,
@@ -361,6 +362,25 @@ async def test_a_block_renews_the_lease_and_settles_the_item(bus: Bus, clock: Fa
             await bus.tasks.stop(item.id)
             clock.advance(25)
             await anyio.sleep_forever()
+
+
+@pytest.mark.one_engine
+async def test_the_block_of_an_item_is_entered_once_and_needs_an_event_loop(engine: Engine) -> None:
+    async with engine.connect() as bus:
+        await add(bus, "a", "b")
+        item = await taken(await worker(bus, "w"))
+        async with item:
+            with pytest.raises(Misuse, match="open already"):
+                async with item:
+                    pytest.fail("this block must not run")
+        with pytest.raises(TaskLost, match="it is settled"):
+            async with item:
+                pytest.fail("this block must not run")
+    with open_bus(engine.url) as blocking:
+        other = blocking.do(blocking.register("v", type="worker").items.take())
+        assert other is not None
+        with pytest.raises(Misuse, match="needs an event loop"):
+            blocking.do(other.__aenter__())
 
 
 async def test_the_block_of_an_item_from_held_renews_its_lease(bus: Bus, clock: FakeClock) -> None:

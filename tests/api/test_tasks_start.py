@@ -117,3 +117,33 @@ async def test_only_workflows_are_worked_with(bus: Bus) -> None:
         agentbus.workflow("sync")(make_plan)  # type: ignore[arg-type]
     with pytest.raises(InvalidInput):
         await bus.tasks.start(make_plan)  # type: ignore[call-arg, arg-type]
+    with pytest.raises(InvalidInput, match="first argument"):
+        agentbus.workflow("empty")(_no_task)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="from bind"):
+        await bus.tasks.start(feature.bind("x"), "y")  # type: ignore[call-overload]
+    with pytest.raises(InvalidInput, match="until_idle must be True or False"):
+        await bus.tasks.run_worker(feature, until_idle=1)  # type: ignore[arg-type]
+    assert (await bus.tasks.list()).items == []
+
+
+@pytest.mark.one_engine
+async def test_a_step_that_cannot_be_called_fails_its_task(bus: Bus) -> None:
+    @agentbus.workflow("calling")
+    async def calling(task: Task, what: str) -> None:
+        if what == "step":
+            await task.step("plan", 7)  # type: ignore[call-overload]
+        else:
+            await task.options(validate=7).step("plan", str)  # type: ignore[arg-type]
+
+    for what in ("step", "validate"):
+        await bus.tasks.start(calling, what, id=what)
+    await bus.tasks.run_worker(calling, until_idle=True)
+    for what in ("step", "validate"):
+        record = await bus.tasks.get(what)
+        assert record is not None
+        assert record.error is not None
+        assert (record.status, record.error.type) == ("failed", "InvalidInput")
+        assert "not callable" in record.error.message
+
+
+async def _no_task() -> None: ...
