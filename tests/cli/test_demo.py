@@ -9,13 +9,17 @@ import signal
 import msgspec
 import pytest
 
-from agentbus.cli.commands.demo import Closing, print_summary
+from agentbus.cli.commands.demo import Closing, Narrator, print_summary
 from agentbus.cli.demo.story import Figures
 from agentbus.core import process_info
 from tests.cli.conftest import Shell
 from tests.support.processes import eventually
 
 CHAPTERS = ["plan", "work", "kill -9", "monitor", "work", "kill -9", "monitor", "recover", "work"]
+GOOD = Figures(
+    planned=24, done=24, acknowledged=24, lost=0, twice=0, undone=0, deliveries=27, noticed=0.5, interrupted=0.5,
+    session="completed", seconds=15,
+)  # fmt: skip
 
 
 @pytest.mark.timeout(1000)
@@ -46,13 +50,27 @@ def test_the_promise_is_kept(nowhere: Shell) -> None:
 
 
 def test_a_broken_promise_is_a_failure() -> None:
-    good = Figures(
-        planned=24, done=24, acknowledged=24, lost=0, twice=0, undone=0, deliveries=27, noticed=0.5, interrupted=0.5,
-        session="completed", seconds=15,
-    )  # fmt: skip
-    assert Closing(good).code == 0
+    assert Closing(GOOD).code == 0
     for broken in ({"lost": 1}, {"twice": 1}, {"undone": 1}, {"session": "interrupted"}):
-        assert Closing(msgspec.structs.replace(good, **broken)).code == 1
+        assert Closing(msgspec.structs.replace(GOOD, **broken)).code == 1
+
+
+def test_a_terminal_shows_each_chapter_once_and_the_verdict(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    narrate = Narrator(on_stderr=False)
+    for chapter, text in (("plan", "24 tasks"), ("work", "worker 1"), ("work", "worker 2")):
+        narrate(chapter, text)
+    assert [line.rstrip() for line in capsys.readouterr().out.splitlines()] == [
+        "plan     24 tasks", "work     worker 1", "         worker 2",
+    ]  # fmt: skip
+    Closing(GOOD).show()
+    assert "No acknowledged work was lost or repeated (15 s)." in capsys.readouterr().out
+    Closing(msgspec.structs.replace(GOOD, lost=1)).show()
+    shown = capsys.readouterr().out
+    assert "A guarantee was violated." in shown
+    assert "No acknowledged work" not in shown
 
 
 def test_a_narrow_terminal_cuts_no_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

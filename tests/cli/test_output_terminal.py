@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
+
+import pytest
 
 import agentbus
 from agentbus import sync
@@ -114,7 +117,7 @@ def test_a_stream_prints_a_record_on_a_line_without_its_empty_fields() -> None:
 
 
 def test_a_narrow_terminal_shows_a_record_as_lines(shell: Shell) -> None:
-    shell.register("a", metadata={"note": "x" * 30})
+    shell.say("register", "a", "--type", "worker", "--metadata", '{"note":"' + "x" * 30 + '"}')
     shown = shell.draw("agents", "show", "a", width=25)
     assert shown.code == 0
     assert "type  worker" in [" ".join(line.split(" ")).strip() for line in shown.out.splitlines()]
@@ -158,6 +161,21 @@ def test_what_else_happened_is_noted_on_standard_error(shell: Shell) -> None:
     assert "r is retried later" in shell.run("task", "fail", "r", "no disk", agent="a").err
 
 
+def test_a_command_whose_packages_are_missing_names_them(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "agentbus.web.server", raising=False)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    error = shell.refused("serve", code=2)
+    assert error["code"] == "no_extra"
+    assert "uvicorn" in error["message"]
+    assert "uvicorn" in error["fix"]
+
+
+def test_stale_sessions_are_listed_by_their_inactivity(shell: Shell) -> None:
+    shell.say("session", "start", "planning", "--id", "s")
+    assert [row["id"] for row in shell.told("session", "list", "--stale", "0.00001")["items"]] == ["s"]
+    assert shell.told("session", "list", "--stale", "60")["items"] == []
+
+
 def test_waiting_until_a_message_was_seen_ends_at_once_without_a_recipient(shell: Shell) -> None:
     shell.register("a")
     shell.say("declare", "topic:news")
@@ -176,3 +194,10 @@ def test_waiting_until_a_message_was_seen_ends_at_once_without_a_recipient(shell
 def test_options_that_exclude_or_need_each_other_are_refused(shell: Shell, words: tuple[str, ...]) -> None:
     shell.register("a", takeover=True)
     assert shell.refused(*words, code=2)["code"] == "usage"
+
+
+def test_a_file_of_settings_that_is_no_text_is_refused_by_name(shell: Shell) -> None:
+    (shell.directory / ".agentbus" / "agentbus.toml").write_bytes(b"\xff")
+    error = shell.refused("status", code=2)
+    assert (error["code"], error["fix"]) == ("usage", "convert it")
+    assert "agentbus.toml is not UTF-8" in error["message"]
