@@ -9,7 +9,7 @@ clean, and no later fsync writes it again.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -33,10 +33,13 @@ class File:
         self.synced = bytearray()
         self.pending: list[Write] = []
 
-    def sync(self) -> None:
+    def sync(self, begun: Sequence[Write] | None = None) -> None:
+        """Sync what is pending, or of that only what was when an asynchronous sync began."""
+        done = {id(write) for write in self.pending if begun is None or any(write is one for one in begun)}
         for write in self.pending:
-            _apply(self.synced, write)
-        self.pending.clear()
+            if id(write) in done:
+                _apply(self.synced, write)
+        self.pending = [write for write in self.pending if id(write) not in done]
 
 
 class Disk:
@@ -44,6 +47,8 @@ class Disk:
 
     def __init__(self, root: Path) -> None:
         self._root = str(root)
+        self._begun: dict[int, tuple[str, list[Write]]] = {}
+        """By process: the file that it syncs asynchronously, and what that covers."""
         self._names: dict[str, File] = {}
         self._synced: dict[str, File] = {}
         self._renamed: dict[str, list[tuple[str, File | None]]] = {}
@@ -55,6 +60,11 @@ class Disk:
         inside = [text[len(self._root) + 1 :] for text in texts if text.startswith(f"{self._root}/")]
         if step.call in {"fsync", "fdatasync"} and texts and texts[0] == self._root:
             inside = [""]
+        if step.call == "io_getevents":
+            name, begun = self._begun.pop(step.process, ("", []))
+            if name:
+                self._names[name].sync(begun)
+            return bool(name)
         if not inside or any(name.endswith(("-shm", ".lock")) or "bells" in name for name in inside):
             return False
         name = inside[-1]
@@ -69,6 +79,8 @@ class Disk:
                     self._names[name].pending.clear()
                 else:
                     self._sync(name)
+            case "io_submit":
+                self._begun[step.process] = (name, list(self._names[name].pending))
             case "mkdir" | "mkdirat":
                 self._rename(name, File())
             case "openat":

@@ -189,3 +189,43 @@ def test_writes_acknowledged_after_a_failed_fsync_survive_a_power_cut(
     assert failed >= 2, "hardly an fsync failed; this test proves little"
     assert len(sent) >= 20
     assert not lost, f"{len(lost)} lost: {lost[:3]}"
+
+
+@pytest.mark.slow
+@pytest.mark.fault(28)
+@pytest.mark.parametrize("guard", ["guarded", "unguarded"])
+def test_what_another_process_was_given_before_the_sync_survives_a_power_cut(
+    short: Path, team: Team, figure: Figure, scale: Scale, guard: str
+) -> None:
+    require_strace()
+    chance = random.Random(seed := scale.seed(SEED + 2))
+    trace, root = short / "trace", short / "root"
+    root.mkdir()
+    worker = team.start("worker_early", root / "bus", scale(10, 120), guard, before=recording(trace), preloaded=False)
+    assert worker.wait(240) == 0, worker.errors()[-2000:]
+    disk = Disk(root)
+    given: set[str] = set()
+    lost: list[str] = []
+    images = early = 0
+    sent: set[str] = set()
+    for number, step in enumerate(recorded := list(steps(trace))):
+        if (words := told(step)) is not None:
+            if words[0] in {"sent", "received", "read", "answered"}:
+                given.add(words[1])
+                sent |= {words[1]} if words[0] == "sent" else set()
+                early += words[0] == "answered" and f"s-{words[1].partition('-')[2]}" not in sent
+        elif disk.take(step) and given and chance.random() < scale(20, 240) / len(recorded) * 4:
+            image = Image(disk.cut(chance, fate := FATES[images % len(FATES)]), short / f"image-{images}")
+            images += 1
+            assert image.read() == "ok", f"seed {seed}, call {number}, {fate}"
+            lost += [f"seed {seed}, call {number}, {fate}: {name}" for name in given - image.sent]
+            image.remove()
+    if guard == "guarded":
+        figure(
+            f"power cut before a sync: {early} answered before their sender was told",
+            images=images, acknowledged=len(given), lost=len(lost),
+        )  # fmt: skip
+        assert not lost, f"{len(lost)} lost: {lost[:3]}"
+        assert early, "nothing was answered early; this test proves nothing"
+    else:
+        assert lost, "without the guard nothing is lost either; this test proves nothing"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pytest
 
 _RECORDED = (
-    "pwrite64,write,fsync,fdatasync,ftruncate,openat,"
+    "pwrite64,write,fsync,fdatasync,io_submit,io_getevents,ftruncate,openat,"
     "unlink,unlinkat,rename,renameat,renameat2,link,linkat,mkdir,mkdirat"
 )
 _LINE = re.compile(rb"(\d+) +(?:<\.\.\. )?(\w+)(?: resumed>)?(.*)")
@@ -32,6 +32,8 @@ class Step(NamedTuple):
     texts: list[bytes]
     rest: bytes
     result: int
+    process: int
+    """The thread that called."""
 
 
 @cache
@@ -60,10 +62,12 @@ def recording(trace: Path, *inject: str) -> list[str]:
 def injecting(calls: Sequence[str], what: str, when: str) -> list[str]:
     """The command in front of a command whose calls shall fail: ``what`` and ``when`` are strace's own words."""
     names = ",".join(calls)
+    # strace cannot make a sync fail that the kernel does asynchronously: without it, each sync is a call of its own.
+    refused = ["-e", "inject=io_setup:error=ENOSYS"] if what.startswith("error") else []
     # Where the kernel filters the calls, strace cannot deliver a signal with one.
     quick = [] if what.startswith("signal") else ["--seccomp-bpf"]
     options = ["-f", *quick, "-qq", "-e", "signal=none", "-o", "/dev/null"]
-    return ["strace", *options, "-e", f"trace={names}", "-e", f"inject={names}:{what}:when={when}"]
+    return ["strace", *options, "-e", f"trace={names},io_setup", *refused, "-e", f"inject={names}:{what}:when={when}"]
 
 
 def steps(trace: Path) -> Iterator[Step]:
@@ -86,4 +90,4 @@ def steps(trace: Path) -> Iterator[Step]:
             texts = [
                 bytes.fromhex((one or other).replace(b"\\x", b"").decode()) for one, other in _TEXT.findall(arguments)
             ]
-            yield Step(call.decode(), texts, _TEXT.sub(b"", arguments), int(result[0]))
+            yield Step(call.decode(), texts, _TEXT.sub(b"", arguments), int(result[0]), int(thread))
