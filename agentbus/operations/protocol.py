@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeAlias, TypeVar, cast
 import msgspec
 
 from agentbus.core.clock import Now
+from agentbus.core.codec import plain
 from agentbus.errors import AgentBusError
 
 Row: TypeAlias = tuple[Any, ...]
@@ -37,6 +38,10 @@ class Query(msgspec.Struct, frozen=True):
 
     name: str
     parameters: tuple[Any, ...] = ()
+
+    def flat(self) -> list[Any]:
+        """Return the parameters with lists as JSON text, for SQL that reads them with json_each."""
+        return [plain(item) if type(item) is list else item for item in self.parameters]
 
 
 class Gather(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from tests.support.figures import Figure, Scale
 from tests.support.processes import Team
 from tests.support.tracing import injecting, require_strace
 
-WRITING = ("pwrite64", "fsync", "fdatasync", "ftruncate", "unlink")
+WRITING = ("pwrite64", "fsync", "fdatasync", "io_submit", "io_getevents", "ftruncate", "unlink")
 
 
 @pytest.mark.slow

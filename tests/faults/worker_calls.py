@@ -7,7 +7,6 @@ fail: it prints each result, compares it with the store, and retries under the s
 import asyncio
 import sys
 from contextlib import suppress
-from typing import Any
 
 import agentbus
 from agentbus import Agent, Bus
@@ -59,8 +58,6 @@ async def main(how: str, path: str, first: str, count: str, pages: str = "20", w
         # Also by commits that need not last: else few of these are left to the thread, and only there it is done.
         writer._MAX_INLINE_ROWS = -1
     async with agentbus.connect(path, beat_every=3600) as bus:
-        engine: Any = bus._engine
-        engine._writer._runner._checkpoints = None
         say("open")
         # A new life each time, without a block: ending in order is not the question here.
         agent = await bus.register("sender", type="worker", takeover=True)

@@ -47,14 +47,15 @@ def migrate(place: paths.Home, last: int, *, within: bool) -> None:
         if number == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def watched(connection: sqlite3.Connection, home: paths.Home) -> None:
+    def watched(connection: sqlite3.Connection, home: paths.Home) -> bool:
         if within:
             connection.set_progress_handler(die, _WITHIN)
         else:
             connection.set_trace_callback(die)
-        migrating(connection, home)
+        created = migrating(connection, home)
         connection.set_progress_handler(None, 0)
         connection.set_trace_callback(None)
+        return created
 
     connection.migrate = watched
     paths.prepare(place)

@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from typing import Any, Literal
+from typing import Literal
 
 import agentbus
 from agentbus import Agent
@@ -39,12 +39,12 @@ async def receive(agent: Agent, times: int) -> None:
 async def main(path: str, durability: Literal["disk", "process"], rounds: str) -> None:
     transaction._LOG_PAGES = LOG_PAGES
     for life in range(LIVES):
-        async with agentbus.connect(path, durability=durability, beat_every=3600) as bus:
-            engine: Any = bus._engine
-            engine._writer._runner._checkpoints = None
-            async with bus.agent("clerk", type="worker") as clerk:
-                sends = (send(clerk, life, task, int(rounds)) for task in range(TASKS))
-                await asyncio.gather(*sends, receive(clerk, 2 * int(rounds)))
+        async with (
+            agentbus.connect(path, durability=durability, beat_every=3600) as bus,
+            bus.agent("clerk", type="worker") as clerk,
+        ):
+            sends = (send(clerk, life, task, int(rounds)) for task in range(TASKS))
+            await asyncio.gather(*sends, receive(clerk, 2 * int(rounds)))
 
 
 asyncio.run(main(*sys.argv[1:]))  # type: ignore[arg-type]

@@ -77,12 +77,15 @@ class BlockingSQLite:
         return cast(T, call.outcome)
 
     def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
-        self._check()
+        runner = self._check()
         op = question(request, self.clock.now())
         try:
-            return run_read(op, self._connection)
+            answer = run_read(op, self._connection)
         except sqlite3.Error as error:
             raise translate_error(error, self._home) from error
+        if runner.unsynced() and (problem := runner.wait_until_synced()) is not None:
+            raise problem
+        return answer
 
     def pause_writes(self) -> AbstractContextManager[None]:
         self._check()

@@ -6,10 +6,10 @@ import os
 import sqlite3
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from agentbus.core.codec import plain
 from agentbus.engine import process_safety
 from agentbus.engine.queries import named, queries
 from agentbus.engine.sqlite import disk_reserve
@@ -57,7 +57,10 @@ def open_writer(home: Home, lock: FileLock) -> sqlite3.Connection:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
-            migrate(connection, home)
+            if migrate(connection, home):
+                # Each of its commits was synced.
+                with suppress(OSError):
+                    lock.counters.set_synced(lock.counters.announce())
             disk_reserve.load(home.root)
             # The writer itself retries while another program writes, without holding the lock.
             connection.execute("PRAGMA busy_timeout = 0")
@@ -102,26 +105,27 @@ def run_read(op: Op[T], connection: sqlite3.Connection) -> T:
         step = next(op)
         while True:
             query = cast("Query", step)
-            step = op.send(connection.execute(sql[query.name], bind(query)).fetchall())
+            step = op.send(connection.execute(sql[query.name], query.flat()).fetchall())
     except StopIteration as stop:
         return cast("T", stop.value)
 
 
-def migrate(connection: sqlite3.Connection, home: Home) -> None:
-    """Migrate the schema, unless it contains objects of another program."""
+def migrate(connection: sqlite3.Connection, home: Home) -> bool:
+    """Migrate the schema, unless it contains objects of another program. Return True if there was none before."""
     (found,) = connection.execute("PRAGMA user_version").fetchone()
     newest = newest_schema()
     if found > newest:
         raise SchemaTooNew(path=home.file, found=found, known=newest)
     refuse_foreign(connection, home, found)
     if found == newest:
-        return
+        return False
     if not found:
         _warn_of_saved_copy(home)
     # Imported only here: most openings have nothing to migrate.
     from agentbus.engine.sqlite import migration
 
     migration.run(connection, home, found, migrations())
+    return not found
 
 
 def refuse_foreign(connection: sqlite3.Connection, home: Home, version: int) -> None:
@@ -279,8 +283,3 @@ def _json_is_innocuous(connection: sqlite3.Connection) -> bool:
     if not _innocuous:
         _innocuous.append(connection.execute(_JSON_IS_INNOCUOUS).fetchone() is not None)
     return _innocuous[0]
-
-
-def bind(query: Query) -> list[Any]:
-    """Return the parameters as SQLite takes them: a list as JSON text, which the query reads with json_each."""
-    return [plain(item) if type(item) is list else item for item in query.parameters]

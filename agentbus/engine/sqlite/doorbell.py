@@ -10,7 +10,6 @@ import os
 import sqlite3
 import stat
 import sys
-import time
 from collections.abc import Callable, Container, Iterable, Sequence
 from contextlib import suppress
 from functools import cached_property
@@ -34,7 +33,6 @@ NO_BELL = (NotWritable, OSError, UnicodeEncodeError)
 """Errors of ``open_doorbell``: no directory for it, or a path that is too long or not text."""
 POLL = 0.02
 """Seconds between two polls of a process without a doorbell."""
-_IDLE = 0.005
 _MAX_BYTES = 30_000 if sys.platform == "linux" else 1_900
 """Size of a datagram."""
 _MAX_CHANNELS = 10_000
@@ -185,7 +183,6 @@ class Ringer:
         self._heard: dict[str, tuple[int, bool]] = {}
         """The topology as of which it is known whether a process listens to a channel, and the answer."""
         self._missed: dict[str, set[str]] = {}
-        self._last_ring = 0.0
 
     def load(self, channels: Sequence[str], process: int) -> None:
         """Load the doorbells to ring for these channels, without this process's; again only if the topology changed.
@@ -213,11 +210,6 @@ class Ringer:
             self._heard[channel] = (topology, bool(rows))
         return self._heard[channel][1]
 
-    def hint(self, channels: Sequence[str]) -> None:
-        """Wake sleeping processes before a commit with fsync, so that they are awake when they are rung after it."""
-        if self._last_ring < time.perf_counter() - _IDLE:
-            self.ring(channels)
-
     def ring(self, channels: Sequence[str]) -> bool:
         """Ring the other processes that listen; return False if some must be rung again. A ring may be lost: processes
         also check with each heartbeat."""
@@ -225,8 +217,6 @@ class Ringer:
         for channel in channels:
             for bell in self._bells.get(channel.partition("#")[0], ()):
                 bells.setdefault(bell, set()).add(channel)
-        if bells:
-            self._last_ring = time.perf_counter()
         for bell, rung in bells.items():
             if bell in self._missed:
                 self._missed[bell] |= rung

@@ -28,6 +28,7 @@ from agentbus.engine.sqlite.connection import open_reader, open_writer, run_read
 from agentbus.engine.sqlite.health import HealthCheck, run_isolated_read
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.transaction import TransactionRunner
+from agentbus.engine.sqlite.wal import open_kernel_sync
 from agentbus.engine.sqlite.writer import DaemonConnection, Writer, WriterConnection
 from agentbus.errors import BusClosed, DatabaseGone
 from agentbus.operations.health import SkippedCheck
@@ -85,15 +86,20 @@ class SQLiteEngine(AsyncEngine[Writer]):
             finally:
                 lock.close()
             raise
+        kernel = open_kernel_sync()
         try:
-            runner = TransactionRunner(self._home, connection._conn, lock, self.clock, disk=self._disk, writes=writes)
+            runner = TransactionRunner(
+                self._home, connection._conn, lock, self.clock, disk=self._disk, writes=writes, kernel=kernel
+            )
         except BaseException:
+            if kernel is not None:
+                kernel.close()
             try:
                 await complete(connection.close())
             finally:
                 lock.close()
             raise
-        self._writer = Writer(connection, runner, self.waiters)
+        self._writer = Writer(connection, runner, self.waiters, kernel)
         # A cancellation must not lose a connection that the thread is about to open.
         await complete(self._open_readers(connection))
         self._open_doorbell()
@@ -123,13 +129,13 @@ class SQLiteEngine(AsyncEngine[Writer]):
     async def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         self.check()
         self._check_exists()
-        reader = self._reader
-        if reader is None:
+        reader, writer = self._reader, self._writer
+        if reader is None or writer is None:
             raise BusClosed
         op = question(request, self.clock.now())
         try:
             # One hop to the thread for all queries.
-            return await reader.run(lambda: run_read(op, reader._conn))
+            answer = await reader.run(lambda: run_read(op, reader._conn))
         except sqlite3.Error as error:
             raise translate_error(error, self._home) from error
         except ValueError as error:
@@ -137,6 +143,8 @@ class SQLiteEngine(AsyncEngine[Writer]):
             if self._reader is None:
                 raise BusClosed from error
             raise
+        await writer.wait_until_synced()
+        return answer
 
     async def read_inline(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         """Read on the loop's own thread: the hop to another one costs ten times as much as an indexed look-up.
@@ -149,15 +157,18 @@ class SQLiteEngine(AsyncEngine[Writer]):
         if self._inline_reads % _MAX_INLINE_READS == 0:
             # A task that reads in a loop must not starve the one whose change it waits for.
             await asyncio.sleep(0)
-        if self._inline_reader is None:
+        writer = self._writer
+        if self._inline_reader is None or writer is None:
             raise BusClosed
         try:
-            return run_read(question(request, self.clock.now()), self._inline_reader)
+            answer = run_read(question(request, self.clock.now()), self._inline_reader)
         except sqlite3.Error as error:
             # Another process recovers or closes the log: rare and short.
             if (getattr(error, "sqlite_errorcode", 0) & 0xFF) == sqlite3.SQLITE_BUSY:
                 return await self.read(question, request)
             raise translate_error(error, self._home) from error
+        await writer.wait_until_synced()
+        return answer
 
     async def backup(self, path: Path | None, keep: int, progress: Progress | None = None) -> BackupRecord:
         wall = self.clock.now().wall
@@ -177,7 +188,11 @@ class SQLiteEngine(AsyncEngine[Writer]):
 
     async def read_isolated(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         op = question(request, self.clock.now())
-        return await self._run_in_background(lambda: run_isolated_read(op, self._open_reader, self._home))
+        writer = self._writer
+        answer = await self._run_in_background(lambda: run_isolated_read(op, self._open_reader, self._home))
+        if writer is not None:
+            await writer.wait_until_synced()
+        return answer
 
     def _open_reader(self) -> sqlite3.Connection:
         return open_reader(self._home, self._lock_timeout)

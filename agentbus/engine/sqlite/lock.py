@@ -2,12 +2,19 @@
 
 SQLite's busy handler sleeps and retries, which starves some of many writers; ``flock`` queues them. The lock is held
 around every write transaction, checkpoint and close, which also avoids the WAL-reset race of SQLite before 3.51.3.
+
+The file holds the pid of the holder, and the numbers of the durable commits. A commit becomes visible before it is
+synced, so that syncs of several processes overlap. These numbers say which commits are on the disk: the log is a prefix
+of what was committed, so a sync that begins after a commit covers it and all before it. A commit is announced under the
+lock, before it becomes visible: a process that reads rows and then finds every announced commit synced has read nothing
+that a power cut can undo. Each number has a check value: what is damaged or missing counts as not synced.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,6 +23,15 @@ from agentbus.core.files import open_file
 from agentbus.engine.process_safety import forget_in_child
 from agentbus.errors import LockTimeout, NotWritable, TooManyFiles
 
+_OFFSET = 32
+_LAYOUT = struct.Struct("<6Q")
+_RECORD = struct.Struct("<2Q")
+_ANNOUNCED, _SYNCED, _FAILURES = 0x616E6E6F756E6365, 0x73796E6365642121, 0x6661696C75726573
+"""Each number is combined with one of these in its check value."""
+UNKNOWN = 2**64 - 1
+"""A number that no commit reaches."""
+_GAP_BITS = 32
+"""After a loss of the numbers, new ones begin above all that processes may still remember."""
 _LAST_WAITS = 0.1
 """Seconds that all acquisitions after ``stop_waiting`` may wait, together."""
 
@@ -27,8 +43,10 @@ class FileLock:
         self._path = path
         self.timeout = timeout
         self._fd = self._open()
+        self.counters = CommitCounters(self._fd)
+        """The numbers of durable commits, in the same file."""
         self._held: int | None = None
-        self._ticket: _Ticket | None = None
+        self._waiter: _Waiter | None = None
         self._stops_at: float | None = None
         """Monotonic seconds from which on no acquisition waits."""
         self.waited = 0.0
@@ -38,9 +56,22 @@ class FileLock:
 
     @contextmanager
     def held(self, timeout: float | None = None) -> Iterator[None]:
-        self.acquire(timeout)
-        try:
+        """Hold the lock within the block, also if this object holds it already."""
+        if self._held is not None:
             yield
+            return
+        try:
+            self.acquire(timeout)
+            yield
+        finally:
+            self.release()
+
+    def is_free(self) -> bool:
+        """Return True if no process, or only this object, holds the lock."""
+        if self._held is not None:
+            return True
+        try:
+            return self.try_acquire()
         finally:
             self.release()
 
@@ -70,13 +101,12 @@ class FileLock:
         return True
 
     def release(self) -> None:
-        # Even if ``_held`` is not set: a signal handler may have raised right after flock.
-        held, self._held = self._fd if self._held is None else self._held, None
-        if held < 0:
-            return
-        fcntl.flock(held, fcntl.LOCK_UN)
-        if held != self._fd:
-            os.close(held)
+        held, self._held = self._held, None
+        # Unknown if a signal handler raised right after the lock was granted.
+        waiting = () if self._waiter is None else (self._waiter.fd,)
+        for descriptor in (self._fd, *waiting) if held is None else (held,):
+            if descriptor >= 0:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
 
     def lock_wait_ms(self) -> int:
         """Return the milliseconds waited since the last call. May be called from another thread."""
@@ -87,9 +117,9 @@ class FileLock:
         """End the current wait for the lock, and bound later ones to a fraction of a second altogether."""
         if self._stops_at is None:
             self._stops_at = time.monotonic() + _LAST_WAITS
-        ticket = self._ticket
-        if ticket is not None:
-            ticket.done.set()
+        waiter = self._waiter
+        if waiter is not None:
+            waiter.stop()
 
     @property
     def is_stopping(self) -> bool:
@@ -97,7 +127,11 @@ class FileLock:
 
     def close(self) -> None:
         self.release()
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None:
+            waiter.end()
         fd, self._fd = self._fd, -1
+        self.counters.descriptor = -1
         if fd >= 0:
             os.close(fd)
 
@@ -109,12 +143,12 @@ class FileLock:
             return None
 
     def forget(self) -> None:
-        """Close the descriptors in a forked child: the lock is the parent's, and an open copy would keep it held."""
-        descriptors, self._fd, self._held = {self._fd, self._held}, -1, None
-        for descriptor in descriptors:
-            if descriptor is not None and descriptor >= 0:
-                with suppress(OSError):
-                    os.close(descriptor)
+        """Close the descriptor in a forked child: the lock is the parent's, and an open copy would keep it held."""
+        descriptor, self._fd, self._held, self._waiter = self._fd, -1, None, None
+        self.counters.descriptor = -1
+        if descriptor >= 0:
+            with suppress(OSError):
+                os.close(descriptor)
 
     @staticmethod
     def _sign(descriptor: int) -> None:
@@ -134,23 +168,89 @@ class FileLock:
         The thread has its own descriptor. On ``_fd``, a grant that arrives after the timeout would be mistaken for,
         and released with, a lock acquired since.
         """
-        try:
-            ticket = self._ticket = _Ticket(self._open())
-        except (NotWritable, TooManyFiles):
-            # No descriptor left to wait with: a transient condition, like a timeout.
-            raise LockTimeout(path=str(self._path), pid=self.holder(), waited=0) from None
-        # Imported only here: the lock is usually free, and the command line should start without it.
-        from threading import Thread
-
-        Thread(target=ticket.wait, name="agentbus-lock", daemon=True).start()
+        waiter = self._waiter
+        if waiter is None:
+            try:
+                waiter = self._waiter = _Waiter(self._open())
+            except (NotWritable, TooManyFiles, RuntimeError):
+                # No descriptor or thread left to wait with: a transient condition, like a timeout.
+                raise LockTimeout(path=str(self._path), pid=self.holder(), waited=0) from None
         start = time.monotonic()
-        ticket.done.wait(timeout if self._stops_at is None else max(0.0, min(timeout, self._stops_at - start)))
-        self._ticket = None
-        waited = time.monotonic() - start
-        self.waited += waited
-        if ticket.give_up():
+        granted = False
+        try:
+            waiter.begin()
+            # Looked at after the wait has begun, so that ``stop_waiting`` ends it if this does not.
+            stops_at = self._stops_at
+            granted = waiter.wait(timeout if stops_at is None else max(0.0, min(timeout, stops_at - start)))
+        finally:
+            waited = time.monotonic() - start
+            self.waited += waited
+            if not granted:
+                # Its thread may wait for long; the next wait has another.
+                self._waiter = None
+                waiter.end()
+        if not granted:
             raise LockTimeout(path=str(self._path), pid=self.holder(), waited=round(waited, 1))
-        return ticket.fd
+        return waiter.fd
+
+
+class CommitCounters:
+    """The numbers in one open lock file."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._settled = b""
+        """The bytes that were last seen to say that everything is synced."""
+
+    def read(self) -> tuple[int, int, int]:
+        """Return the newest commit that was announced (UNKNOWN if that is lost), the newest that is known to be on the
+        disk, and the number of syncs that failed."""
+        return _decode(os.pread(self.descriptor, _LAYOUT.size, _OFFSET))
+
+    def unsynced(self) -> int:
+        """Return the newest commit that was announced, or 0 if it is on the disk."""
+        found = os.pread(self.descriptor, _LAYOUT.size, _OFFSET)
+        if found == self._settled:
+            return 0
+        announced, synced, _ = _decode(found)
+        if synced < announced:
+            return announced
+        self._settled = found
+        return 0
+
+    def announce(self) -> int:
+        """Return the number of a commit that is about to begin. Under the lock."""
+        announced, synced, _ = self.read()
+        number = announced + 1 if announced != UNKNOWN else ((synced >> _GAP_BITS) + 1) << _GAP_BITS
+        self._store(0, number, _ANNOUNCED)
+        return number
+
+    def set_synced(self, number: int) -> None:
+        """Publish the newest commit that is on the disk. It was higher than the published one a moment ago; if another
+        process has published a still higher one meanwhile, that is lost, and its commits are synced once more."""
+        # Without it, other processes sync again.
+        with suppress(OSError):
+            self._store(1, number, _SYNCED)
+
+    def count_failure(self) -> None:
+        """Make every process doubt the log."""
+        with suppress(OSError):
+            self._store(2, self.read()[2] + 1, _FAILURES)
+
+    def _store(self, field: int, number: int, check: int) -> None:
+        os.pwrite(self.descriptor, _RECORD.pack(number, number ^ check), _OFFSET + field * _RECORD.size)
+
+
+def _decode(found: bytes) -> tuple[int, int, int]:
+    if len(found) != _LAYOUT.size:
+        found = found.ljust(_LAYOUT.size, b"\0")
+    announced, announced_check, synced, synced_check, failures, failures_check = _LAYOUT.unpack(found)
+    if announced ^ _ANNOUNCED != announced_check:
+        announced = UNKNOWN
+    # No process publishes more than was announced.
+    if synced ^ _SYNCED != synced_check or synced > announced:
+        synced = 0
+    return announced, synced, failures if failures ^ _FAILURES == failures_check else 0
 
 
 def holder(path: str) -> str | None:
@@ -199,35 +299,79 @@ def _holds(pid: int, file: tuple[int, int]) -> bool:
     return False
 
 
-class _Ticket:
-    """One wait for the lock. Either the waiter gets the descriptor, or it is closed."""
+class _Waiter:
+    """Waits for the lock on a daemon thread, again and again until a wait is given up. Each step is one hand-over of a
+    plain lock: an Event takes several times as long."""
 
     def __init__(self, fd: int) -> None:
-        from threading import Event, Lock
+        # Imported only here: the lock is usually free, and the command line should start without it.
+        from threading import Lock, Thread
 
         self.fd = fd
-        self.done = Event()
+        self._wanted = Lock()
+        self._answered = Lock()
         self._decided = Lock()
-        self._granted = False
-        self._given_up = False
+        """Held while one of the following changes."""
+        self._state = "idle"
+        self._wanted.acquire()
+        self._answered.acquire()
         forget_in_child(self)
+        self._thread = Thread(target=self._run, name="agentbus-lock", daemon=True)
+        try:
+            self._thread.start()
+        except BaseException:
+            self.forget()
+            raise
 
-    def wait(self) -> None:
-        fcntl.flock(self.fd, fcntl.LOCK_EX)
+    def begin(self) -> None:
+        """Join the kernel's queue."""
         with self._decided:
-            if self._given_up:
+            self._state = "waiting"
+        self._wanted.release()
+
+    def wait(self, timeout: float) -> bool:
+        """Return True once the lock is held through ``fd``, or False after that many seconds or after ``stop``."""
+        return self._answered.acquire(timeout=timeout) and self._state == "granted"
+
+    def stop(self) -> None:
+        """End the current wait. May be called from another thread."""
+        with self._decided:
+            if self._state == "waiting":
+                self._state = "stopped"
+                self._answered.release()
+
+    def end(self) -> None:
+        """Release the lock if it was granted meanwhile, and end the thread; one that is in the kernel's queue ends when
+        it gets the lock."""
+        with self._decided:
+            queued = self._state in {"waiting", "stopped"}
+            if self._state == "granted":
                 fcntl.flock(self.fd, fcntl.LOCK_UN)
-                os.close(self.fd)
-            else:
-                self._granted = True
-                self.done.set()
+            self._state = "ended"
+        with suppress(RuntimeError):
+            # Unless it was interrupted, a queued thread has taken this already.
+            self._wanted.release()
+        if not queued:
+            self._thread.join(1)
 
     def forget(self) -> None:
-        """Close the descriptor in a forked child: a copy would stay in the queue, and then hold the lock."""
+        """Close the descriptor, in a forked child too: a copy would stay in the queue, and then hold the lock."""
+        fd, self.fd = self.fd, -1
         with suppress(OSError):
-            os.close(self.fd)
+            os.close(fd)
 
-    def give_up(self) -> bool:
-        with self._decided:
-            self._given_up = not self._granted
-            return self._given_up
+    def _run(self) -> None:
+        try:
+            while True:
+                self._wanted.acquire()
+                if self._state == "ended":
+                    return
+                fcntl.flock(self.fd, fcntl.LOCK_EX)
+                with self._decided:
+                    if self._state != "waiting":
+                        fcntl.flock(self.fd, fcntl.LOCK_UN)
+                        return
+                    self._state = "granted"
+                    self._answered.release()
+        finally:
+            self.forget()

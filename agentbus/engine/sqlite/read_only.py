@@ -23,6 +23,7 @@ from agentbus.engine.sqlite.connection import (
     run_read,
     translate_error,
 )
+from agentbus.engine.sqlite.wal import sync_what_is_read
 from agentbus.errors import BusClosed, BusForked, LockedElsewhere, ReadOnlyBus, SchemaTooNew
 from agentbus.operations.protocol import Op, Operation
 
@@ -66,7 +67,8 @@ class ReadOnlySQLite:
 
     def read(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
         self._check()
-        return self._query(lambda connection: run_read(question(request, self.clock.now()), connection))
+        with sync_what_is_read(self._home.lock, self._home.log):
+            return self._query(lambda connection: run_read(question(request, self.clock.now()), connection))
 
     def pause_writes(self) -> AbstractContextManager[None]:
         self._refuse()

@@ -5,30 +5,33 @@ Synchronous: the group-commit writer calls it on a thread, the blocking driver d
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from agentbus.core.clock import Clock, Now
 from agentbus.engine import process_safety
 from agentbus.engine.queries import queries, widened
 from agentbus.engine.sqlite import disk_reserve
-from agentbus.engine.sqlite.connection import bind, identity, translate_error
+from agentbus.engine.sqlite.connection import identity, translate_error
 from agentbus.engine.sqlite.doorbell import Ringer
 from agentbus.engine.sqlite.lock import FileLock
 from agentbus.engine.sqlite.paths import Home
-from agentbus.engine.sqlite.wal import WriteAheadLog
+from agentbus.engine.sqlite.wal import KernelSync, WriteAheadLog
 from agentbus.errors import (
     AgentBusError,
     DatabaseGone,
     DiskFull,
     LockedElsewhere,
     LockTimeout,
+    LogNotSynced,
     OutcomeUnknown,
     StoreError,
 )
@@ -56,11 +59,14 @@ _UNBOUNDED = frozenset({"message_promote", "message_lapsed", "message_expire"})
 _DEBUG = 10
 """The level of logging."""
 _LOG_PAGES = 1000
-"""A synced commit that makes the log this long checkpoints it."""
+"""A log that is this long is checkpointed before the next batch."""
 
 
 class TransactionRunner:
-    """Commits batches of calls on one connection, under the lock. ``writes`` counts them; a short command has none."""
+    """Commits batches of calls on one connection, under the lock.
+
+    ``writes`` counts them, and ``kernel`` syncs those of ``run_nowait``; a short command has neither.
+    """
 
     def __init__(
         self,
@@ -71,6 +77,7 @@ class TransactionRunner:
         *,
         disk: bool,
         writes: Writes | None = None,
+        kernel: KernelSync | None = None,
     ) -> None:
         self.process = 0
         self.gone = False
@@ -84,24 +91,40 @@ class TransactionRunner:
         self._writes = writes
         self._queries = queries("sqlite")
         self._wide: dict[str, str | None] = {}
-        self._synchronous: bool | None = True
-        self._checkpoints: bool | None = True
         self._nowait = False
+        self._changes = 0
+        """Changes of the connection before the transaction."""
+        self._awaited = 0
+        """The durable commit that the callers of the last batch wait for; 0 if they wait for none."""
+        self._commits: list[tuple[int, float]] = []
+        """Calls and duration of the commits that wait for it."""
+        self.waits_for: Literal["kernel", "thread"] | None = None
+        """The one whose sync the calls of ``run_nowait`` wait for: ``end_sync`` or ``fail_sync``, or ``wait_for_disk``,
+        must be called. None: their outcomes can be delivered."""
+        self._covered = 0
+        """The newest commit that the sync in progress covers."""
+        self._sync_started = 0.0
         self._logger: Logger | None = None
         self._ringer = Ringer(connection, self._queries)
-        self._log = WriteAheadLog(connection, home.file)
+        # The log is synced and checkpointed here: SQLite would do both under the lock.
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
         self._path = home.file
         self._file = identity(self._path)
         self._wal_files = {name: _find_file(name) for name in (f"{self._path}-wal", f"{self._path}-shm")}
         self._files = (self._file, *(file for file in self._wal_files.values() if file is not None))
+        # Last: what it opens is closed by ``close``.
+        self._log = WriteAheadLog(connection, home.file, lock, kernel)
         process_safety.register_open_files(*self._files)
 
     def run(self, calls: Sequence[Call]) -> tuple[list[str], bool]:
-        """Commit the calls and store the outcome of each.
+        """Commit the calls, ring the other processes, and then wait for the disk. Store the outcome of each call.
 
         Return the channels to wake in this process, and True if every doorbell could be rung.
         """
         start = time.perf_counter()
+        self._awaited = 0
+        self._commits.clear()
         try:
             self.check_exists()
             try:
@@ -110,12 +133,18 @@ class TransactionRunner:
                 channels = self._retry_busy(calls)
         except Exception as error:
             return self._fail(calls, error)
-        return self._finish(calls, channels, start)
+        answer = self._finish(calls, channels, start)
+        self.wait_for_disk(calls)
+        return answer
 
     def run_nowait(self, calls: Sequence[Call]) -> tuple[list[str], bool] | None:
         """Do the same for calls that need no fsync, without a checkpoint. Return None, with nothing done, where it
-        would have to wait for another process or to maintain a backlogged mailbox."""
+        would have to wait for another process or to maintain a backlogged mailbox. ``waits_for`` says what must happen
+        before the outcomes are delivered."""
         start = time.perf_counter()
+        self.waits_for = None
+        self._awaited = 0
+        self._commits.clear()
         try:
             if not self._lock.try_acquire():
                 return None
@@ -135,7 +164,79 @@ class TransactionRunner:
                 self._rollback()
             finally:
                 self._lock.release()
+        # Before the other processes wake up and want the processor.
+        self._begin_sync(calls)
         return self._finish(calls, channels, start)
+
+    def _begin_sync(self, calls: Sequence[Call]) -> None:
+        if not self._awaited:
+            return
+        self._sync_started = time.perf_counter()
+        covered = self._log.begin_kernel_sync(self._awaited)
+        if covered:
+            self._covered = covered
+            self.waits_for = "kernel"
+        elif covered is None:
+            self.waits_for = "thread"
+        else:
+            self._end_wait(calls, None)
+
+    def wait_for_disk(self, calls: Sequence[Call]) -> None:
+        """Wait until all that these calls wrote durably, and all that they return, is on the disk."""
+        if self._awaited:
+            self._sync_started = time.perf_counter()
+            self._end_wait(calls, partial(self._log.wait_until_synced, self._awaited, written=True))
+
+    def end_sync(self, calls: Sequence[Call]) -> bool:
+        """Complete the calls after the kernel has synced. Return False if ``wait_for_disk`` must be called."""
+        done = self._log.end_sync(self._covered)
+        if done:
+            self._end_wait(calls, None)
+        return done
+
+    def fail_sync(self, calls: Sequence[Call], error: OSError) -> None:
+        """Complete the calls after a sync by the kernel that failed."""
+
+        def fail() -> None:
+            self._log.fail_sync()
+            raise error
+
+        self._end_wait(calls, fail)
+
+    def _end_wait(self, calls: Sequence[Call], wait: Callable[[], None] | None) -> None:
+        awaited, self._awaited = self._awaited, 0
+        try:
+            if wait is not None:
+                wait()
+        except Exception as error:
+            lost = not self._log.is_synced(awaited)
+            for call in calls:
+                if (call.durable or (lost and _has_rows(call.outcome))) and not isinstance(call.outcome, BaseException):
+                    call.outcome = OutcomeUnknown(path=self._path, reason=str(error))
+        if self._writes is not None:
+            waited = time.perf_counter() - self._sync_started
+            for number, seconds in self._commits:
+                self._writes.committed(number, seconds + waited, True)
+
+    def unsynced(self) -> int:
+        """Return the durable commit that a read may have seen and a power cut could undo; 0 if there is none. May be
+        called from another thread, after the read."""
+        return self._log.unsynced() if self._disk else 0
+
+    def is_synced(self, number: int) -> bool:
+        """Return True if that commit is on the disk. May be called from another thread."""
+        return self._log.is_synced(number)
+
+    def wait_until_synced(self) -> AgentBusError | None:
+        """Wait until every durable commit is on the disk; return the error if that fails."""
+        unsynced = self.unsynced()
+        try:
+            if unsynced:
+                self._log.wait_until_synced(unsynced, written=False)
+        except (OSError, AgentBusError):
+            if not self._log.is_synced(unsynced):
+                return LogNotSynced(path=self._path)
+        return None
 
     def checkpoint(self, *, truncate: bool) -> bool | Exception:
         """Checkpoint the log under the lock, without waiting for readers; with ``truncate``, also shrink its file if
@@ -164,6 +265,7 @@ class TransactionRunner:
             self._lock.acquire(0.5)
             self._log.sync()
         self._connection.close()
+        self._log.close()
         process_safety.unregister_open_files(*self._files)
         if _find_file(self._path) not in {None, self._file}:
             self._set_log_aside()
@@ -221,7 +323,7 @@ class TransactionRunner:
         if not calls:
             return []
         try:
-            self._set_sync_mode(calls)
+            self._maintain_log(calls)
             try:
                 return self._run_batch(calls)
             except _RolledBack:
@@ -234,26 +336,15 @@ class TransactionRunner:
             self._fail(calls, error)
             return []
 
-    def _set_sync_mode(self, calls: Sequence[Call]) -> None:
-        """Choose fsync and checkpoint for the next commit.
-
-        Only durable calls are fsynced: a power cut that undoes a claim or a heartbeat merely repeats work.
-        """
+    def _maintain_log(self, calls: Sequence[Call]) -> None:
+        """Repair a log that is doubtful before anything durable is written, and checkpoint a long one."""
         self._rollback()
-        durable = self._disk and any(call.durable for call in calls)
-        if durable and self._log.doubtful:
+        if self._log.doubtful and self._disk and any(call.durable for call in calls):
             self._log.require()
-        # SQLite does not report an fsync that fails during a checkpoint: nothing may be left to sync by then.
-        synced = durable or (not self._nowait and self._log.is_due(_LOG_PAGES))
-        if synced != self._synchronous:
-            # Unknown in between: a signal handler may raise here.
-            self._synchronous = None
-            self._connection.execute(f"PRAGMA synchronous = {'FULL' if synced else 'NORMAL'}")
-            self._synchronous = synced
-        if synced != self._checkpoints:
-            self._checkpoints = None
-            self._connection.execute(f"PRAGMA wal_autocheckpoint = {_LOG_PAGES if synced else 0:d}")
-            self._checkpoints = synced
+        if not self._nowait and self._log.is_due(_LOG_PAGES):
+            # Without it the log only grows: a later commit tries again.
+            with suppress(sqlite3.Error, AgentBusError):
+                self._log.checkpoint(truncate=False)
 
     def _retry_busy(self, calls: Sequence[Call]) -> list[str]:
         """Retry while another program writes to the file without the bus's lock, which is free in the pauses."""
@@ -340,38 +431,57 @@ class TransactionRunner:
             if (error.sqlite_errorcode & 0xFF) == sqlite3.SQLITE_BUSY:
                 raise _Busy from error
             raise
+        self._changes = self._connection.total_changes
         return self._clock.now()
 
     def _commit(self, calls: Sequence[Call], channels: list[str]) -> list[str]:
+        durable = self._disk and any(call.durable for call in calls)
+        number = 0
         try:
             if channels:
                 self._ringer.load(channels, self.process)
-                if self._synchronous:
-                    self._ringer.hint(channels)
+            if durable and self._connection.total_changes != self._changes:
+                number = self._log.announce()
             start = time.perf_counter()
             self._connection.execute("COMMIT")
-            self._log.synced = bool(self._synchronous)
-            if self._writes is not None:
-                self._writes.committed(len(calls), time.perf_counter() - start, self._log.synced)
-        except sqlite3.Error as error:
+            seconds = time.perf_counter() - start
+        except (sqlite3.Error, OSError) as error:
             self._rollback()
             for call in calls:
                 if not isinstance(call.outcome, BaseException):
-                    call.outcome = translate_error(error, self._home, committing=True)
-            if isinstance(translate_error(error, self._home, committing=True), OutcomeUnknown):
+                    call.outcome = self._error_for_caller(error, committing=True)
+            if isinstance(self._error_for_caller(error, committing=True), OutcomeUnknown):
                 self._log.mark_doubtful()
             return []
+        self._set_awaited(calls, number, durable)
+        if self._awaited:
+            self._commits.append((len(calls), seconds))
+        elif self._writes is not None:
+            self._writes.committed(len(calls), seconds, False)
         return channels
 
-    def _error_for_caller(self, error: Exception) -> Exception:
+    def _set_awaited(self, calls: Sequence[Call], number: int, durable: bool) -> None:
+        """After a commit, note the durable commit that its callers wait for: their own, or one whose rows they get."""
+        self._log.synced = False
+        if number:
+            self._awaited = number
+        elif self._disk:
+            unsynced = self._log.unsynced()
+            if unsynced and (durable or any(_has_rows(call.outcome) for call in calls)):
+                self._awaited = unsynced
+
+    def _error_for_caller(self, error: Exception, *, committing: bool = False) -> Exception:
         """Return the error for one caller. AgentBusErrors are copied, because each is raised in a different task."""
         if isinstance(error, sqlite3.Error):
-            return translate_error(error, self._home)
+            return translate_error(error, self._home, committing=committing)
         if isinstance(error, AgentBusError):
             return type(error)(**error.facts)
         if isinstance(error, _Busy):
             return LockedElsewhere(path=self._path, waited=0)
-        return StoreError(path=self._path, reason=str(error)) if isinstance(error, OSError) else error
+        if isinstance(error, OSError):
+            full = error.errno in {errno.ENOSPC, errno.EDQUOT}
+            return DiskFull(path=self._path) if full else StoreError(path=self._path, reason=str(error))
+        return error
 
     def _rollback(self) -> None:
         if self._connection.in_transaction:
@@ -404,7 +514,7 @@ class TransactionRunner:
     def _ask(self, query: Query) -> Rows:
         if self._nowait and query.name in _UNBOUNDED:
             raise _Busy
-        return self._connection.execute(self._queries[query.name], bind(query)).fetchall()
+        return self._connection.execute(self._queries[query.name], query.flat()).fetchall()
 
     def _execute_numbered(self, step: InsertNumbered) -> Rows:
         ((last,),) = self._ask(Query("counter_take", (step.counter, len(step.rows))))
@@ -431,6 +541,11 @@ class TransactionRunner:
         self.gone = _find_file(self._path) != self._file
         if self.gone:
             raise DatabaseGone(path=self._path)
+
+
+def _has_rows(outcome: object) -> bool:
+    """Return True if an outcome may contain what other calls have written."""
+    return outcome is not None and type(outcome) is not bool and not isinstance(outcome, BaseException)
 
 
 def _find_file(path: str) -> process_safety.File | None:

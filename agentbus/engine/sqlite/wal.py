@@ -1,51 +1,148 @@
-"""The write-ahead log: checkpoints, and recovery from a failed fsync.
+"""The write-ahead log: syncs, checkpoints, and recovery from a failed fsync.
+
+A commit is written under the lock and synced after it was released, so that other processes write meanwhile.
+The counters in the lock file say what is on the disk.
 
 After a failed fsync Linux marks the pages clean, and no later fsync writes them. A later synced commit would follow a
 gap in the log and be lost in a power cut with everything after the gap; a checkpoint of such a log could damage the
 database when it is replayed. So after an I/O error the whole log is rewritten in place from memory and synced before
-anything else is promised.
+anything else is promised. Linux reports the error to every descriptor that was open when it happened, but not to one
+that was opened later. A process therefore does not vouch for what it found in the log: unless another process has
+synced that, it rewrites the log too.
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
-from contextlib import suppress
+import struct
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from agentbus.core.files import open_file
-from agentbus.errors import LogNotSynced
+from agentbus.engine.process_safety import forget_in_child
+from agentbus.engine.sqlite.lock import UNKNOWN, CommitCounters, FileLock
+from agentbus.errors import AgentBusError, LogNotSynced
 
 _CHUNK = 1024 * 1024
+_AIO_CALLS = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
+"""io_setup, io_destroy, io_getevents and io_submit, by machine."""
+_AIO_REQUEST = struct.Struct("<QIIHhIQQqQII")
+"""struct iocb: data, key, flags, opcode, priority, file, buffer, bytes, offset, reserved, flags, eventfd."""
+_AIO_EVENT = struct.Struct("<QQqq")
+"""struct io_event: data, request, result, second result."""
+_AIO_FDSYNC = 3
+_AIO_NOTIFY = 1
+"""IOCB_CMD_FDSYNC and IOCB_FLAG_RESFD."""
 _HEADER, _FRAME = 32, 24
 """Bytes of the file header and of the header of each page; both contain the salt."""
 
 
 class WriteAheadLog:
-    """The log of one writer connection. Every method runs under the lock."""
+    """The log of one writer connection. Only ``wait_until_synced`` runs without the lock, and acquires it if it must
+    rewrite the log."""
 
-    def __init__(self, connection: sqlite3.Connection, path: str) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, path: str, lock: FileLock, kernel: KernelSync | None = None
+    ) -> None:
         self._connection = connection
         self._path = path
+        self._lock = lock
+        self._counters = lock.counters
+        self._kernel = kernel
+        # Opened once: only an older descriptor is told of an fsync that failed. Each is told once, and the kernel may
+        # sync while a thread does.
+        self._file = open_file(f"{path}-wal", os.O_RDWR)
+        if kernel is not None:
+            kernel.open(f"{path}-wal")
+        announced, synced, self._failures = self._counters.read()
+        self._found = announced if synced < announced else 0
+        """The newest commit that was in the log when it was opened and not synced yet."""
+        self._page_size = 0
+        self._checked = (0, b"")
+        """Number and salt of the page that ``is_due`` looked at."""
+        self._not_moved = (b"", 0)
+        """The salt of a log that could not be checkpointed completely, and its pages."""
         self.doubtful = False
         """True from an I/O error until the log was rewritten: part of it may exist only in memory."""
         self.synced = True
         """True if the last commit of this connection, and so every commit before it, was synced."""
+        forget_in_child(self)
+
+    def announce(self) -> int:
+        """Return the number of a durable commit that is about to begin."""
+        return self._counters.announce()
+
+    def unsynced(self) -> int:
+        """Return the number of the newest durable commit, or 0 if it is on the disk."""
+        return self._counters.unsynced()
+
+    def is_synced(self, number: int) -> bool:
+        return self._counters.read()[1] >= number
+
+    def wait_until_synced(self, number: int, *, written: bool) -> None:
+        """Return when a durable commit and all before it are on the disk: another process may have synced it already.
+
+        ``written``: the commit is known to be in the log. If the sync fails, rewrite the log and raise OSError. Raise
+        LogNotSynced if the log cannot be rewritten.
+        """
+        covered = self._begin_sync(number, written=written)
+        if covered == 0:
+            return
+        if covered is not None:
+            try:
+                _sync(self._file)
+            except OSError:
+                self.fail_sync()
+                raise
+            if self.end_sync(covered):
+                return
+        with self._lock.held():
+            self.require()
+
+    def begin_kernel_sync(self, number: int) -> int | None:
+        """Let the kernel sync a commit that is in the log. Return the newest commit that this covers, 0 if it is on the
+        disk already, or None if ``wait_until_synced`` must be called."""
+        covered = self._begin_sync(number, written=True)
+        return covered if not covered or (self._kernel is not None and self._kernel.begin()) else None
+
+    def end_sync(self, covered: int) -> bool:
+        """Publish what is on the disk after a sync. Return False if the log must be rewritten: another sync failed."""
+        _, synced, failures = self._counters.read()
+        if self.doubtful or failures != self._failures:
+            return False
+        if synced < covered:
+            self._counters.set_synced(covered)
+        self.synced = True
+        return True
+
+    def fail_sync(self) -> None:
+        """Rewrite the log after a sync that failed."""
+        self._fail()
+        with self._lock.held():
+            self._rewrite()
 
     def checkpoint(self, *, truncate: bool) -> bool:
         """Move the log into the database up to the oldest reader; with ``truncate`` also shrink its file if it has no
         reader. Return True if all of it was done."""
-        self.require()
+        # SQLite does not report an fsync that fails during a checkpoint: nothing may be left to sync by then.
+        self._sync_all()
         mode = "TRUNCATE" if truncate else "PASSIVE"
         try:
             ((busy, pages, moved),) = self._connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
-        except sqlite3.Error:
-            self.mark_doubtful()
+        except sqlite3.Error as error:
+            if (getattr(error, "sqlite_errorcode", None) or sqlite3.SQLITE_IOERR) & 0xFF == sqlite3.SQLITE_IOERR:
+                self.mark_doubtful()
             raise
-        return not busy and pages == moved
+        done = not busy and bool(pages == moved)
+        self._not_moved = (b"", 0) if done else (self._salt(), pages)
+        return done
 
     def mark_doubtful(self) -> None:
         """Rewrite the log after an I/O error."""
-        self.doubtful = True
+        self._fail()
         self._rewrite()
 
     def require(self) -> None:
@@ -54,51 +151,235 @@ class WriteAheadLog:
             raise LogNotSynced(path=self._path)
 
     def is_due(self, pages: int) -> bool:
-        """Return True if the log has that many pages and can be checkpointed."""
+        """Return True if the log has that many pages and can be checkpointed. If a reader prevented the last
+        checkpoint, it must have grown by that many since."""
+        salt, left = self._not_moved
+        if left:
+            pages += left if salt == self._salt() else 0
         return self._has(pages) and self._is_sound()
 
     def sync(self) -> None:
         """Sync before closing: the last connection to close checkpoints, and SQLite does not report a failed fsync."""
-        if self.synced:
-            return
-        try:
-            file = open_file(f"{self._path}-wal", os.O_RDWR)
-            try:
-                os.fsync(file)
-            finally:
+        if not self.synced or self.unsynced():
+            with suppress(OSError, LogNotSynced):
+                self._sync_all()
+
+    def forget(self) -> None:
+        """Close the descriptor, also in a forked child. SQLite has no locks on the log, so closing it drops none."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            with suppress(OSError):
                 os.close(file)
-        except FileNotFoundError:
-            pass
+
+    def close(self) -> None:
+        self.forget()
+        if self._kernel is not None:
+            self._kernel.close()
+
+    def _vouches(self, announced: int, synced: int, failures: int) -> bool:
+        """Return True if a sync by this process says something about the whole log."""
+        if synced >= self._found:
+            self._found = 0
+        return not self._found and not self.doubtful and announced != UNKNOWN and failures == self._failures
+
+    def _begin_sync(self, number: int, *, written: bool) -> int | None:
+        """Return the newest commit that a sync covers from now on: 0 if none is needed, None if the log must be
+        rewritten."""
+        announced, synced, failures = self._counters.read()
+        if synced >= number:
+            return 0
+        if not self._vouches(announced, synced, failures):
+            return None
+        # A commit is announced after the one before was written. One that was announced is in the log if no commit is
+        # in progress, or it failed, or its process was killed.
+        written = written or self._lock.is_free()
+        return max(min(number, announced), announced - 1) if written else announced - 1
+
+    def _sync_all(self) -> None:
+        """Sync what is in the log, non-durable commits included. Under the lock."""
+        if not self._vouches(*self._counters.read()):
+            self._rewrite()
+            self.require()
+            return
+        # Announced, so that a process that is killed after a failed sync leaves a trace of it.
+        number = self._counters.announce()
+        try:
+            _sync(self._file)
         except OSError:
             self.mark_doubtful()
+            self.require()
+        else:
+            self.synced = True
+            self._counters.set_synced(number)
+
+    def _fail(self) -> None:
+        self.doubtful = True
+        self._counters.count_failure()
 
     def _is_sound(self) -> bool:
-        if self.doubtful:
+        if not self._vouches(*self._counters.read()):
             self._rewrite()
         return not self.doubtful
 
+    def _salt(self) -> bytes:
+        return os.pread(self._file, 8, 16)
+
     def _has(self, pages: int) -> bool:
         """Compare salts: the file keeps its size when the log restarts, but pages of an earlier round have another."""
-        try:
-            file = open_file(f"{self._path}-wal", os.O_RDONLY)
-        except FileNotFoundError:
+        if not self._page_size:
+            self._page_size = int.from_bytes(os.pread(self._file, 4, 8), "big")
+        salt = os.pread(self._file, 8, _HEADER + (pages - 1) * (self._page_size + _FRAME) + 8)
+        if self._checked == (pages, salt):
+            # Not written since it was found to be of an earlier round.
             return False
-        try:
-            header = os.pread(file, _HEADER, 0)
-            page = int.from_bytes(header[8:12], "big") + _FRAME
-            return os.pread(file, 8, _HEADER + (pages - 1) * page + 8) == header[16:24] != b""
-        finally:
-            os.close(file)
+        if salt == self._salt() != b"":
+            return True
+        self._checked = (pages, salt)
+        return False
 
     def _rewrite(self) -> None:
-        with suppress(sqlite3.Error, OSError):
+        """Write the log again and sync it. The log stays doubtful if that fails."""
+        self.doubtful = True
+        with suppress(sqlite3.Error, OSError, AgentBusError):
+            # Their errors are known: a later sync is not to fail because of them.
+            for file in (self._file,) if self._kernel is None else (self._file, self._kernel.file):
+                with suppress(OSError):
+                    _sync(file)
             # No other program may append meanwhile, not even one that does not use the bus's lock.
             self._connection.execute("BEGIN IMMEDIATE")
             try:
+                number = self._counters.announce()
+                failures = self._counters.read()[2]
                 _rewrite_in_place(f"{self._path}-wal")
-                self.doubtful = False
+                self._found, self._failures = 0, failures
+                self.doubtful, self.synced = False, True
+                self._counters.set_synced(number)
             finally:
                 self._connection.execute("ROLLBACK")
+
+
+class KernelSync:
+    """fdatasync by the asynchronous I/O of the Linux kernel, one at a time: ``event`` is readable when it has ended.
+
+    A sync on a thread costs two changes of threads, which take as long as the disk does. The standard library has no
+    binding; the calls are made by number, as in libaio. Raises OSError where the system has no such calls, or no
+    context left.
+    """
+
+    def __init__(self) -> None:
+        # Imported only here: a short command syncs by itself.
+        import ctypes
+        import platform
+
+        calls = _AIO_CALLS.get(platform.machine()) if sys.platform == "linux" and sys.maxsize > 2**32 else None
+        if calls is None:
+            raise OSError("no asynchronous I/O")
+        setup, self._destroy, self._getevents, self._submit = calls
+        self._call = ctypes.CDLL(None, use_errno=True).syscall
+        self._context = ctypes.c_ulong(0)
+        if self._call(setup, 1, ctypes.byref(self._context)) != 0:
+            raise OSError(ctypes.get_errno(), "io_setup")
+        self.event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.file = -1
+        self._in_progress = False
+        self._result: int | None = None
+        self._request = ctypes.create_string_buffer(_AIO_REQUEST.size)
+        self._requests = (ctypes.c_void_p * 1)(ctypes.addressof(self._request))
+        self._answer = ctypes.create_string_buffer(_AIO_EVENT.size)
+        self._zero, self._one = ctypes.c_long(0), ctypes.c_long(1)
+        forget_in_child(self)
+
+    def open(self, path: str) -> None:
+        """Open the file to sync."""
+        self.file = open_file(path, os.O_RDWR)
+        _AIO_REQUEST.pack_into(
+            self._request, 0, 0, 0, 0, _AIO_FDSYNC, 0, self.file, 0, 0, 0, 0, _AIO_NOTIFY, self.event
+        )
+
+    def begin(self) -> bool:
+        """Begin a sync. Return False if one is in progress, or if the kernel refuses, as Linux before 4.18 does."""
+        if self._in_progress:
+            return False
+        self._in_progress = bool(self._call(self._submit, self._context, self._one, self._requests) == 1)
+        return self._in_progress
+
+    def result(self) -> int | None:
+        """Return 0 after a sync, or the number of its error; None if it has not ended. Until ``end``, ``event`` stays
+        readable, so that the result is not lost if a signal handler raises."""
+        if self._result is None:
+            found = self._call(self._getevents, self._context, self._zero, self._one, self._answer, None)
+            if found == 1:
+                self._result = -int(_AIO_EVENT.unpack(self._answer)[2])
+        return self._result
+
+    def end(self) -> None:
+        """Allow the next sync."""
+        self._result = None
+        self._in_progress = False
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.event)
+
+    def close(self) -> None:
+        """Release the context, after a sync in progress."""
+        self._call(self._destroy, self._context)
+        self.forget()
+
+    def forget(self) -> None:
+        """Close the descriptors, also in a forked child, which has no part in the context."""
+        descriptors, self.event, self.file = (self.event, self.file), -1, -1
+        for descriptor in descriptors:
+            if descriptor >= 0:
+                with suppress(OSError):
+                    os.close(descriptor)
+
+
+def open_kernel_sync() -> KernelSync | None:
+    """Return a KernelSync, or None where there is none."""
+    try:
+        return KernelSync()
+    except OSError:
+        return None
+
+
+@contextmanager
+def sync_what_is_read(lock: str | os.PathLike[str], log: str | os.PathLike[str]) -> Iterator[None]:
+    """After a block that reads, sync the log if it may have seen commits that are not on the disk.
+
+    For a process that may write neither file: it cannot rewrite a log after a sync that failed before.
+    """
+    yield
+    if _may_be_unsynced(lock):
+        try:
+            file = open_file(log, os.O_RDONLY)
+        except FileNotFoundError:
+            # Everything is in the database, which is synced before the log is deleted.
+            return
+        try:
+            _sync(file)
+        except OSError as error:
+            raise LogNotSynced(path=os.fspath(log)) from error
+        finally:
+            os.close(file)
+
+
+def _may_be_unsynced(lock: str | os.PathLike[str]) -> bool:
+    try:
+        counters = open_file(lock, os.O_RDONLY)
+    except OSError:
+        return True
+    try:
+        return CommitCounters(counters).unsynced() > 0
+    finally:
+        os.close(counters)
+
+
+def _sync(file: int) -> None:
+    """Write what the system holds of a file to the disk."""
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        # On macOS, fsync leaves the data in the cache of the disk.
+        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+    else:
+        os.fdatasync(file)
 
 
 def _rewrite_in_place(path: str) -> None:

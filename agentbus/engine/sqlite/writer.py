@@ -7,13 +7,15 @@ withdrawn; one already taken commits, and its result goes to ``on_abandoned``.
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import TypeVar, cast
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import aiosqlite
 
@@ -27,8 +29,9 @@ from agentbus.engine.group_commit import (
     take_batch,
 )
 from agentbus.engine.sqlite.transaction import TransactionRunner
+from agentbus.engine.sqlite.wal import KernelSync
 from agentbus.engine.waiters import Waiters
-from agentbus.errors import BusClosed
+from agentbus.errors import AgentBusError, BusClosed
 from agentbus.operations.protocol import Operation
 
 R = TypeVar("R")
@@ -48,6 +51,10 @@ _STACK_RESERVE = 100
 """Stack frames that must be free to run a batch on the caller's stack."""
 _MAX_INLINE_SECONDS = 0.003
 """Duration of an inline batch after which the next ones run on the thread."""
+
+
+Committed = tuple[Batch, list[str], bool]
+"""A batch that was committed and waits for the disk, the channels to wake, and True if every doorbell was rung."""
 
 
 class DaemonConnection(aiosqlite.Connection):
@@ -77,7 +84,13 @@ class WriterConnection(DaemonConnection):
 class Writer:
     """The only writer of a process. Used on the event loop; its batches run on the connection's thread."""
 
-    def __init__(self, connection: WriterConnection, runner: TransactionRunner, waiters: Waiters) -> None:
+    def __init__(
+        self,
+        connection: WriterConnection,
+        runner: TransactionRunner,
+        waiters: Waiters,
+        kernel: KernelSync | None = None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._connection = connection
         self._runner = runner
@@ -88,11 +101,22 @@ class Writer:
         self._ringing = False
         self._on_thread = False
         self._inline_left = _MAX_INLINE_BATCHES
-        self._checkpointing = 0
-        """Number of checkpoints on the thread."""
+        self._on_connection = 0
+        """Number of checkpoints and syncs on the thread."""
+        self._kernel = kernel
+        self._syncing: Committed | None = None
+        """The batch whose sync the kernel does."""
+        if self._kernel is not None:
+            self._loop.add_reader(self._kernel.event, self._on_synced)
+        self._sync: asyncio.Future[AgentBusError | None] | None = None
+        """The sync that is queued on the thread and has not begun."""
+        self._reads: asyncio.Future[None] | None = None
+        """Resolved when the batch in progress has ended: reads wait for its sync."""
         self._single = False
         """True if the last batch was a single call: its caller is then likely to be the only one."""
         self._closed = False
+        self._ended = False
+        """True once the runner is closed."""
         self._idle: asyncio.Future[None] | None = None
 
     def write(
@@ -146,29 +170,72 @@ class Writer:
     def stop_waiting(self) -> None:
         self._runner.stop_waiting()
 
+    async def wait_until_synced(self) -> None:
+        """After a read, wait until nothing that it has seen can be undone by a power cut."""
+        if self._ended:
+            raise BusClosed
+        number = self._runner.unsynced()
+        if number and self._running:
+            # The sync of the batch in progress covers it, or that of the next one.
+            for _ in range(2):
+                if self._running:
+                    if self._reads is None:
+                        self._reads = self._loop.create_future()
+                    await asyncio.shield(self._reads)
+            if self._ended:
+                raise BusClosed
+            number = 0 if self._runner.is_synced(number) else number
+        if number:
+            await self._sync_on_thread()
+
+    async def _sync_on_thread(self) -> None:
+        """Sync the log, together with others that wait for it."""
+        sync = self._sync
+        if sync is None:
+            if self._closed:
+                raise BusClosed
+            sync = self._sync = self._loop.create_future()
+            self._on_connection += 1
+            try:
+                self._connection.run_on_thread(partial(self._run_sync, sync))
+            except BaseException:
+                # A signal handler raised.
+                self._sync = None
+                self._on_connection -= 1
+                raise
+        problem = await asyncio.shield(sync)
+        if problem is not None:
+            raise problem
+
+    def _run_sync(self, sync: asyncio.Future[AgentBusError | None]) -> None:
+        # What was read before this line is covered; a later read queues another sync.
+        self._sync = None
+        problem = self._runner.wait_until_synced()
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._on_thread_done, sync, problem)
+
     async def checkpoint(self, *, truncate: bool) -> bool:
         """Checkpoint the log between two batches; return True if all of it was moved."""
         if self._closed:
             raise BusClosed
-        future: asyncio.Future[bool] = self._loop.create_future()
+        future: asyncio.Future[bool | Exception] = self._loop.create_future()
 
         def checkpoint() -> None:
             outcome = self._runner.checkpoint(truncate=truncate)
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._checkpointed, future, outcome)
+                self._loop.call_soon_threadsafe(self._on_thread_done, future, outcome)
 
-        self._checkpointing += 1
+        self._on_connection += 1
         self._connection.run_on_thread(checkpoint)
-        return await future
-
-    def _checkpointed(self, future: asyncio.Future[bool], outcome: bool | Exception) -> None:
-        """Resolve the future; also if it was cancelled, allow inline batches on the connection again."""
-        self._checkpointing -= 1
-        if future.done():
-            return
+        outcome = await future
         if isinstance(outcome, Exception):
-            future.set_exception(outcome)
-        else:
+            raise outcome
+        return outcome
+
+    def _on_thread_done(self, future: asyncio.Future[Any], outcome: object) -> None:
+        """Resolve the future; also if it was cancelled, allow inline batches on the connection again."""
+        self._on_connection -= 1
+        if not future.done():
             future.set_result(outcome)
 
     async def close(self) -> None:
@@ -177,10 +244,14 @@ class Writer:
         while self._running:
             self._idle = self._loop.create_future()
             await asyncio.wait([self._idle], timeout=1)
-            if not self._idle.done():
+            if not self._idle.done() and self._syncing is None:
                 # Busy, or a signal handler raised between queueing and starting; then this starts it.
                 self._connection.run_on_thread(self._run_batches)
+        if self._kernel is not None:
+            self._loop.remove_reader(self._kernel.event)
         await self._connection.run(self._runner.close)
+        self._ended = True
+        self._release_reads()
         await self._connection.close()
 
     def _start(self) -> None:
@@ -207,11 +278,13 @@ class Writer:
     def _is_small_batch(self) -> bool:
         """Return True if everything queued may run inline."""
         # Not while the thread may use the connection: to ring doorbells again, to checkpoint, or to close.
-        if self._ringing or self._checkpointing or self._closed:
+        if self._ringing or self._on_connection or self._closed:
             return False
         rows = 0
         for call in self._queue:
-            estimate = None if call.durable else getattr(call.request, "row_estimate", None)
+            if call.durable and self._kernel is None:
+                return False
+            estimate = getattr(call.request, "row_estimate", None)
             if estimate is None or (rows := rows + max(1, estimate)) > _MAX_INLINE_ROWS:
                 return False
         return True
@@ -229,24 +302,71 @@ class Writer:
             self._queue.extendleft(reversed(batch))
             batch.clear()
             return False
-        self._deliver(batch, *done, True)
+        if self._runner.waits_for is None:
+            self._deliver(batch, *done, True)
+            return True
+        committed = (batch.copy(), *done)
+        if self._runner.waits_for == "kernel":
+            self._syncing = committed
+            self._on_thread = True
+        else:
+            self._on_thread = True
+            self._connection.run_on_thread(partial(self._run_batches, committed))
+        batch.clear()
         return True
+
+    def _on_synced(self) -> None:
+        """Deliver the batch whose sync has ended."""
+        kernel, committed = self._kernel, self._syncing
+        error = None if kernel is None else kernel.result()
+        if kernel is None or error is None:
+            return
+        if committed is None:
+            # A signal handler interrupted what had begun it.
+            kernel.end()
+            return
+        try:
+            done = error == 0 and self._runner.end_sync(committed[0])
+            kernel.end()
+            self._syncing = None
+            if not done:
+                self._connection.run_on_thread(partial(self._run_batches, committed, error))
+        except BaseException:
+            self._syncing = None
+            self._on_thread = False
+            self._interrupt(committed[0])
+            raise
+        else:
+            if done:
+                self._deliver(*committed, True)
 
     def _interrupt(self, batch: Batch) -> None:
         """Fail the interrupted inline batch, and schedule what is still queued."""
         # A caller that was interrupted inside write() gets the signal handler's exception instead.
         fail_with_unknown_outcome(batch)
-        if not self._on_thread:
+        self._release_reads()
+        if self._syncing is not None:
+            self._on_thread = True
+        elif not self._on_thread:
             self._running = bool(self._queue)
             if self._running:
                 self._loop.call_soon(self._start)
 
-    def _run_batches(self) -> None:
-        """Run batches until the queue is empty. On the thread."""
+    def _run_batches(self, committed: Committed | None = None, error: int = 0) -> None:
+        """Run batches until the queue is empty; first, wait for the disk for one that is committed, unless its sync
+        failed. On the thread."""
         while True:
-            batch: Batch = deque()
-            take_batch(self._queue, batch)
-            channels, all_rung = self._runner.run(batch) if batch else ([], True)
+            if committed is not None:
+                batch, channels, all_rung = committed
+                committed = None
+                if error:
+                    self._runner.fail_sync(batch, OSError(error, os.strerror(error)))
+                else:
+                    self._runner.wait_for_disk(batch)
+            else:
+                batch = deque()
+                take_batch(self._queue, batch)
+                channels, all_rung = self._runner.run(batch) if batch else ([], True)
             last = not self._queue
             try:
                 self._loop.call_soon_threadsafe(self._deliver, batch, channels, all_rung, last)
@@ -263,8 +383,14 @@ class Writer:
         finally:
             # Again, in case a signal handler raised half-way.
             resolve(batch)
+            self._release_reads()
             self._waiters.ring(channels)
             self._continue(all_rung, last)
+
+    def _release_reads(self) -> None:
+        reads, self._reads = self._reads, None
+        if reads is not None and not reads.done():
+            reads.set_result(None)
 
     def _continue(self, all_rung: bool, last: bool) -> None:
         if not all_rung and not self._ringing:

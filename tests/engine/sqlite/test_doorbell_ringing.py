@@ -1,4 +1,4 @@
-"""A listening process is woken while the disk is busy, and rung when there is a message."""
+"""A listening process is rung when there is a message, before the disk has it."""
 
 from __future__ import annotations
 
@@ -41,20 +41,8 @@ async def sent_when_rung(
     return seen
 
 
-async def test_a_sleeping_process_is_rung_before_the_fsync_and_after_the_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("durability", ["disk", "process"])
+async def test_a_process_is_rung_once_when_the_message_is_visible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, durability: Literal["disk", "process"]
 ) -> None:
-    monkeypatch.setattr(doorbell, "_IDLE", 0.0)
-    assert await sent_when_rung(tmp_path, "disk", monkeypatch) == [0, 1]
-
-
-async def test_an_awake_process_is_rung_only_after_the_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doorbell, "_IDLE", float("inf"))
-    assert await sent_when_rung(tmp_path, "disk", monkeypatch) == [1]
-
-
-async def test_without_an_fsync_there_is_nothing_to_be_woken_during(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(doorbell, "_IDLE", 0.0)
-    assert await sent_when_rung(tmp_path, "process", monkeypatch) == [1]
+    assert await sent_when_rung(tmp_path, durability, monkeypatch) == [1]
