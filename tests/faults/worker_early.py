@@ -62,7 +62,7 @@ async def main(path: str, count: str, guard: str, who: str = "first") -> None:
         await send(path, int(count))
         return
     if guard == "unguarded":
-        lock.CommitCounters.unsynced = nothing  # type: ignore[method-assign]
+        lock.CommitCounters.unsynced = nothing  # type: ignore[assignment, method-assign]
     await answer(path, int(count))
 
 
