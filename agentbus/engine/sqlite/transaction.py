@@ -98,9 +98,6 @@ class TransactionRunner:
         """The durable commit that the callers of the last batch wait for; 0 if they wait for none."""
         self._commits: list[tuple[int, float]] = []
         """Calls and duration of the commits that wait for it."""
-        self.waits_for: Literal["kernel", "thread"] | None = None
-        """The one whose sync the calls of ``run_nowait`` wait for: ``end_sync`` or ``fail_sync``, or ``wait_for_disk``,
-        must be called. None: their outcomes can be delivered."""
         self._covered = 0
         """The newest commit that the sync in progress covers."""
         self._sync_started = 0.0
@@ -137,12 +134,14 @@ class TransactionRunner:
         self.wait_for_disk(calls)
         return answer
 
-    def run_nowait(self, calls: Sequence[Call]) -> tuple[list[str], bool] | None:
-        """Do the same for calls that need no fsync, without a checkpoint. Return None, with nothing done, where it
-        would have to wait for another process or to maintain a backlogged mailbox. ``waits_for`` says what must happen
-        before the outcomes are delivered."""
+    def run_nowait(self, calls: Sequence[Call]) -> tuple[list[str], bool, Literal["kernel", "thread"] | None] | None:
+        """Do the same without a checkpoint and without waiting for the disk. Return None, with nothing done, where it
+        would have to wait for another process or to maintain a backlogged mailbox.
+
+        The third value says whose sync the calls wait for: ``end_sync`` or ``fail_sync`` after that of the kernel, or
+        ``wait_for_disk`` on a thread, must be called. None: the outcomes can be delivered.
+        """
         start = time.perf_counter()
-        self.waits_for = None
         self._awaited = 0
         self._commits.clear()
         try:
@@ -156,7 +155,7 @@ class TransactionRunner:
         except _Busy:
             return None
         except Exception as error:
-            return self._fail(calls, error)
+            return *self._fail(calls, error), None
         finally:
             # A signal handler may have raised at any point.
             self._nowait = False
@@ -165,21 +164,21 @@ class TransactionRunner:
             finally:
                 self._lock.release()
         # Before the other processes wake up and want the processor.
-        self._begin_sync(calls)
-        return self._finish(calls, channels, start)
+        waits_for = self._begin_sync(calls)
+        return *self._finish(calls, channels, start), waits_for
 
-    def _begin_sync(self, calls: Sequence[Call]) -> None:
+    def _begin_sync(self, calls: Sequence[Call]) -> Literal["kernel", "thread"] | None:
         if not self._awaited:
-            return
+            return None
         self._sync_started = time.perf_counter()
         covered = self._log.begin_kernel_sync(self._awaited)
-        if covered:
-            self._covered = covered
-            self.waits_for = "kernel"
-        elif covered is None:
-            self.waits_for = "thread"
-        else:
+        if covered is None:
+            return "thread"
+        if covered == 0:
             self._end_wait(calls, None)
+            return None
+        self._covered = covered
+        return "kernel"
 
     def wait_for_disk(self, calls: Sequence[Call]) -> None:
         """Wait until all that these calls wrote durably, and all that they return, is on the disk."""

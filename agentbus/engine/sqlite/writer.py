@@ -295,18 +295,19 @@ class Writer:
         self._inline_left -= 1
         take_batch(self._queue, batch)
         start = time.perf_counter()
-        done = self._runner.run_nowait(batch) if batch else ([], True)
+        done = self._runner.run_nowait(batch) if batch else ([], True, None)
         if time.perf_counter() - start > _MAX_INLINE_SECONDS:
             self._inline_left = -_MAX_INLINE_BATCHES
         if done is None:
             self._queue.extendleft(reversed(batch))
             batch.clear()
             return False
-        if self._runner.waits_for is None:
-            self._deliver(batch, *done, True)
+        channels, all_rung, waits_for = done
+        if waits_for is None:
+            self._deliver(batch, channels, all_rung, True)
             return True
-        committed = (batch.copy(), *done)
-        if self._runner.waits_for == "kernel":
+        committed = (batch.copy(), channels, all_rung)
+        if waits_for == "kernel":
             self._syncing = committed
             self._on_thread = True
         else:
