@@ -86,8 +86,9 @@ class SQLiteEngine(AsyncEngine[Writer]):
             finally:
                 lock.close()
             raise
-        kernel = open_kernel_sync()
+        kernel = None
         try:
+            kernel = open_kernel_sync(self._home.file)
             runner = TransactionRunner(
                 self._home, connection._conn, lock, self.clock, disk=self._disk, writes=writes, kernel=kernel
             )
