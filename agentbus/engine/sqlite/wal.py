@@ -281,7 +281,6 @@ class KernelSync:
         self._call: Any = None
         self._declined = 0
         self._in_progress = False
-        self._result: int | None = None
         forget_in_child(self)
         try:
             self.file = open_file(path, os.O_RDWR)
@@ -299,7 +298,10 @@ class KernelSync:
             self._declined += 1
             if self._declined != _MAX_DECLINED or not self._open_context():
                 return False
-        self._in_progress = bool(self._call(self._submit, self._context, self._one, self._requests) == 1)
+        # First: if a handler raised right after the call, the next sync would take the answer to this one for its own.
+        self._in_progress = True
+        if self._call(self._submit, self._context, self._one, self._requests) != 1:
+            self._in_progress = False
         return self._in_progress
 
     def _open_context(self) -> bool:
@@ -321,18 +323,25 @@ class KernelSync:
     def result(self) -> int | None:
         """Return 0 after a sync, or the number of its error; None if it has not ended. Until ``end``, ``event`` stays
         readable, so that the result is not lost if a signal handler raises."""
-        if self._result is None and self._context is not None:
-            found = self._call(self._getevents, self._context, self._zero, self._one, self._answer, None)
-            if found == 1:
-                self._result = -int(_AIO_EVENT.unpack(self._answer)[2])
-        return self._result
+        if self._context is None:
+            return None
+        if not self._has_answer():
+            # What it returns is not looked at: it would be lost if a handler raised right after the call.
+            self._call(self._getevents, self._context, self._zero, self._one, self._answer, None)
+        return -int(_AIO_EVENT.unpack(self._answer)[2]) if self._has_answer() else None
 
     def end(self) -> None:
         """Allow the next sync."""
-        self._result = None
-        self._in_progress = False
+        # First: if a handler raised before it, the loop would be woken without end.
         with suppress(BlockingIOError):
             os.eventfd_read(self.event)
+        if self._context is not None:
+            _AIO_EVENT.pack_into(self._answer, 0, 0, 0, 0, 0)
+        self._in_progress = False
+
+    def _has_answer(self) -> bool:
+        """Return True if the kernel has written the address of the request."""
+        return bool(_AIO_EVENT.unpack(self._answer)[1])
 
     def close(self) -> None:
         """Leave the context to another bus: to destroy one takes 30 ms. One with a sync in progress is lost."""

@@ -100,6 +100,8 @@ class Writer:
         self._running = False
         self._ringing = False
         self._on_thread = False
+        self._handed_over: deque[tuple[Committed | None, int]] = deque()
+        """What the thread shall run and has not taken yet: the arguments of ``_run_batches``."""
         self._inline_left = _MAX_INLINE_BATCHES
         self._on_connection = 0
         """Number of checkpoints and syncs on the thread."""
@@ -246,7 +248,7 @@ class Writer:
             await asyncio.wait([self._idle], timeout=1)
             if not self._idle.done() and self._syncing is None:
                 # Busy, or a signal handler raised between queueing and starting; then this starts it.
-                self._connection.run_on_thread(self._run_batches)
+                self._hand_over()
         if self._kernel is not None:
             self._loop.remove_reader(self._kernel.event)
         await self._connection.run(self._runner.close)
@@ -268,8 +270,7 @@ class Writer:
             if self._inline_left > 0 and self._is_small_batch() and self._run_inline(batch):
                 return
             self._inline_left = _MAX_INLINE_BATCHES if self._inline_left >= 0 else self._inline_left + 1
-            self._on_thread = True
-            self._connection.run_on_thread(self._run_batches)
+            self._hand_over()
         except BaseException:
             # A signal handler raised: the program is about to end and must not wait for the batch.
             self._interrupt(batch)
@@ -311,8 +312,7 @@ class Writer:
             self._syncing = committed
             self._on_thread = True
         else:
-            self._on_thread = True
-            self._connection.run_on_thread(partial(self._run_batches, committed))
+            self._hand_over(committed)
         batch.clear()
         return True
 
@@ -331,7 +331,7 @@ class Writer:
             kernel.end()
             self._syncing = None
             if not done:
-                self._connection.run_on_thread(partial(self._run_batches, committed, error))
+                self._hand_over(committed, error)
         except BaseException:
             self._syncing = None
             self._on_thread = False
@@ -348,12 +348,29 @@ class Writer:
         self._release_reads()
         if self._syncing is not None:
             self._on_thread = True
-        elif not self._on_thread:
+        elif self._handed_over or self._on_thread:
+            # It may have been interrupted before the thread was called.
+            self._on_thread = True
+            self._connection.run_on_thread(self._take_over)
+        else:
             self._running = bool(self._queue)
             if self._running:
                 self._loop.call_soon(self._start)
 
-    def _run_batches(self, committed: Committed | None = None, error: int = 0) -> None:
+    def _hand_over(self, committed: Committed | None = None, error: int = 0) -> None:
+        self._handed_over.append((committed, error))
+        self._on_thread = True
+        self._connection.run_on_thread(self._take_over)
+
+    def _take_over(self) -> None:
+        """Run what was handed over, if an earlier call has not. On the thread."""
+        try:
+            committed, error = self._handed_over.popleft()
+        except IndexError:
+            return
+        self._run_batches(committed, error)
+
+    def _run_batches(self, committed: Committed | None, error: int) -> None:
         """Run batches until the queue is empty; first, wait for the disk for one that is committed, unless its sync
         failed. On the thread."""
         while True:
