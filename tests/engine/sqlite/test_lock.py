@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from agentbus.engine.sqlite.lock import FileLock
+from agentbus.engine.sqlite import lock as locks
+from agentbus.engine.sqlite.lock import FileLock, _Waiter
 from agentbus.errors import LockTimeout, NotWritable
 
 HOLD = """
@@ -86,6 +88,17 @@ def is_free(path: Path) -> bool:
         os.close(fd)
 
 
+@contextmanager
+def taken(path: Path) -> Iterator[Callable[[], None]]:
+    """Hold the lock through a descriptor of its own; the function releases it."""
+    fd = os.open(path, os.O_RDWR)
+    fcntl.flock(fd, fcntl.LOCK_EX)
+    try:
+        yield lambda: fcntl.flock(fd, fcntl.LOCK_UN)
+    finally:
+        os.close(fd)
+
+
 def eventually(condition: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + 10
     while not condition():
@@ -101,6 +114,26 @@ def helpers() -> list[threading.Thread]:
 
 def test_it_is_held_inside_the_block_and_free_after_it(lock: FileLock, path: Path) -> None:
     with lock.held():
+        assert not is_free(path)
+    assert is_free(path)
+
+
+def test_a_block_within_a_block_keeps_it(lock: FileLock, path: Path) -> None:
+    with lock.held():
+        with lock.held(0):
+            assert not is_free(path)
+        assert not is_free(path)
+    assert is_free(path)
+
+
+def test_looking_whether_it_is_free_changes_nothing(lock: FileLock, path: Path) -> None:
+    assert lock.is_free()
+    assert is_free(path)
+    with lock.held():
+        assert lock.is_free(), "no other process holds it"
+        assert not is_free(path)
+    with taken(path):
+        assert not lock.is_free()
         assert not is_free(path)
     assert is_free(path)
 
@@ -250,6 +283,148 @@ def test_stop_waiting_ends_a_wait(lock: FileLock, path: Path) -> None:
         with pytest.raises(LockTimeout):
             lock.acquire(60)
         assert time.monotonic() - begun < 30
+
+
+def test_stop_waiting_just_before_a_wait_ends_it_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_LAST_WAITS", 0.0)
+    begin = _Waiter.begin
+    for is_after in (False, True):
+        lock = FileLock(path, 60)
+
+        def stopped(waiter: _Waiter, lock: FileLock = lock, is_after: bool = is_after) -> None:
+            if is_after:
+                begin(waiter)
+            lock.stop_waiting()
+            if not is_after:
+                begin(waiter)
+
+        monkeypatch.setattr(_Waiter, "begin", stopped)
+        with taken(path), pytest.raises(LockTimeout) as caught:
+            lock.acquire()
+        assert caught.value.waited < 30
+        lock.close()
+        assert eventually(lambda: helpers() == [])
+
+
+def test_without_a_thread_to_wait_with_it_times_out_and_leaks_nothing(
+    lock: FileLock, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with taken(path) as release:
+        before = set(os.listdir("/dev/fd"))
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            for _ in range(3):
+                with pytest.raises(LockTimeout) as caught:
+                    lock.acquire()
+                assert caught.value.pid == os.getpid() or caught.value.pid is None
+        assert set(os.listdir("/dev/fd")) == before
+        release()
+        with lock.held():
+            assert not is_free(path)
+
+
+def test_the_thread_that_waited_ends_with_the_lock(path: Path) -> None:
+    before = set(os.listdir("/dev/fd"))
+    lock = FileLock(path, 10)
+    for _ in range(3):
+        wait_for_a_grant(lock, path)
+        assert len(helpers()) == 1
+    lock.close()
+    assert helpers() == []
+    assert set(os.listdir("/dev/fd")) == before
+
+
+def wait_for_a_grant(lock: FileLock, path: Path) -> None:
+    """Acquire a lock that is released only after the wait has begun, and release it."""
+    begin = _Waiter.begin
+    with taken(path) as release, pytest.MonkeyPatch.context() as patch:
+
+        def begun(waiter: _Waiter) -> None:
+            begin(waiter)
+            release()
+
+        patch.setattr(_Waiter, "begin", begun)
+        with lock.held():
+            assert not is_free(path)
+    assert is_free(path)
+
+
+class LateAnswer:
+    """A lock whose ``acquire`` times out at the moment when it could succeed."""
+
+    def __init__(self, answered: Any, grant: Callable[[], None]) -> None:
+        self._answered = answered
+        self._grant = grant
+
+    def acquire(self, timeout: float) -> bool:
+        self._grant()
+        return False
+
+    def release(self) -> None:
+        self._answered.release()
+
+
+def test_a_grant_at_the_moment_of_the_timeout_is_released_and_not_taken_for_a_later_one(
+    lock: FileLock, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin = _Waiter.begin
+    with taken(path) as release, monkeypatch.context() as patch:
+
+        def late(waiter: _Waiter) -> None:
+            def grant() -> None:
+                release()
+                assert eventually(lambda: waiter._state == "granted")
+
+            waiter._answered = LateAnswer(waiter._answered, grant)  # type: ignore[assignment]
+            begin(waiter)
+
+        patch.setattr(_Waiter, "begin", late)
+        with pytest.raises(LockTimeout):
+            lock.acquire(60)
+    assert is_free(path)
+    assert helpers() == []
+    wait_for_a_grant(lock, path)
+
+
+def interrupt(*_: object) -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("moment", ["before the wait", "in it", "when it is granted", "when it is signed"])
+def test_an_interrupted_wait_leaves_it_free_and_no_thread(
+    path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    before = set(os.listdir("/dev/fd"))
+    lock = FileLock(path, 60)
+    begin, queue = _Waiter.begin, FileLock._queue
+    with taken(path) as release, monkeypatch.context() as patch:
+
+        def begun(waiter: _Waiter) -> None:
+            begin(waiter)
+            release()
+
+        def granted(lock: FileLock, timeout: float) -> int:
+            queue(lock, timeout)
+            raise KeyboardInterrupt
+
+        patch.setattr(_Waiter, "begin", begun)
+        if moment == "before the wait":
+            patch.setattr(_Waiter, "begin", interrupt)
+        elif moment == "in it":
+            patch.setattr(_Waiter, "wait", interrupt)
+        elif moment == "when it is granted":
+            patch.setattr(FileLock, "_queue", granted)
+        else:
+            patch.setattr(FileLock, "_sign", staticmethod(interrupt))
+        with pytest.raises(KeyboardInterrupt), lock.held():
+            pytest.fail("this block must not run")
+    assert eventually(lambda: is_free(path))
+    lock.close()
+    assert eventually(lambda: helpers() == [])
+    assert set(os.listdir("/dev/fd")) == before
 
 
 def test_a_killed_holder_releases_it(lock: FileLock, path: Path) -> None:

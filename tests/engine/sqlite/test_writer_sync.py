@@ -1,0 +1,592 @@
+"""The event loop and the disk: a batch is delivered when its sync has ended, whichever of kernel and thread does it."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import inspect
+import os
+import sqlite3
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from agentbus.core.clock import Now
+from agentbus.engine.sqlite import engine as engines
+from agentbus.engine.sqlite import wal
+from agentbus.engine.sqlite.engine import SQLiteEngine
+from agentbus.engine.sqlite.lock import CommitCounters
+from agentbus.engine.sqlite.transaction import TransactionRunner
+from agentbus.engine.sqlite.wal import KernelSync, WriteAheadLog, open_kernel_sync
+from agentbus.engine.sqlite.writer import Writer
+from agentbus.errors import BusClosed, LogNotSynced, OutcomeUnknown
+from agentbus.operations.processes import HeartbeatRequest, heartbeat
+from agentbus.operations.protocol import Op, Outcome, Query, operation
+from agentbus.operations.receive import Claim, ClaimRequest, claim
+from agentbus.operations.send import send
+from tests.support.writing import agent, answer_to, message, opened, turns, writer
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "eventfd"), reason="no eventfd here")
+
+
+class Kernel(KernelSync):
+    """Syncs by the kernel that end when a test says so; at first, at once."""
+
+    def __init__(self) -> None:
+        self.event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.file = -1
+        self.path = ""
+        self.begun = 0
+        self.error = 0
+        self.refuses = False
+        self.holds = False
+        """A sync that begins does not end by itself."""
+        self._running = False
+        self._done: int | None = None
+
+    def open(self, path: str) -> Kernel:
+        self.path = f"{path}-wal"
+        self.file = os.open(self.path, os.O_RDWR)
+        return self
+
+    def begin(self) -> bool:
+        if self._running or self.refuses:
+            return False
+        self.begun += 1
+        self._running = True
+        if not self.holds:
+            self.finish()
+        return True
+
+    def finish(self) -> None:
+        """End the sync in progress, with ``error``."""
+        assert self._running
+        self._done = self.error
+        os.eventfd_write(self.event, 1)
+
+    def result(self) -> int | None:
+        return self._done
+
+    def end(self) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.event)
+        self._done, self._running = None, False
+
+    def close(self) -> None:
+        self.forget()
+
+
+class Thread:
+    """The syncs of the log on a thread; and the log written again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.files: list[int] = []
+        self.rewrites = 0
+        self.fails: set[str] = set()
+        sync, rewrite = wal._sync, wal._rewrite_in_place
+
+        def watched_sync(file: int) -> None:
+            self.files.append(file)
+            if "sync" in self.fails:
+                raise OSError(errno.EIO, "Input/output error")
+            sync(file)
+
+        def watched_rewrite(path: str) -> None:
+            self.rewrites += 1
+            if "rewrite" in self.fails:
+                raise OSError(errno.EIO, "Input/output error")
+            rewrite(path)
+
+        monkeypatch.setattr(wal, "_sync", watched_sync)
+        monkeypatch.setattr(wal, "_rewrite_in_place", watched_rewrite)
+
+
+@pytest.fixture
+def thread(monkeypatch: pytest.MonkeyPatch) -> Thread:
+    return Thread(monkeypatch)
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    kernel = Kernel()
+    monkeypatch.setattr(engines, "open_kernel_sync", kernel.open)
+    return kernel
+
+
+@pytest.fixture
+async def engine(tmp_path: Path, kernel: Kernel, thread: Thread) -> AsyncIterator[SQLiteEngine]:
+    async with opened(tmp_path / "bus") as engine:
+        await ready(engine)
+        thread.files.clear()
+        kernel.begun = 0
+        yield engine
+        thread.fails.clear()
+        kernel.holds, kernel.error = False, 0
+
+
+async def ready(engine: SQLiteEngine) -> None:
+    """From now on small calls run on the loop's own thread, until a number of them has."""
+    await engine.write(mark, Mark("ready"))
+    writer(engine)._inline_left = 63
+
+
+def in_progress(engine: SQLiteEngine) -> None:
+    """Announce a commit of another process, whose sync has not ended."""
+    with counters(engine) as found:
+        found.announce()
+
+
+def is_synced(engine: SQLiteEngine) -> bool:
+    with counters(engine) as found:
+        return found.unsynced() == 0
+
+
+@contextmanager
+def counters(engine: SQLiteEngine) -> Iterator[CommitCounters]:
+    descriptor = os.open(engine._home.lock, os.O_RDWR)
+    try:
+        yield CommitCounters(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A small promise: it may run on the loop's own thread."""
+
+    name: str
+    row_estimate = 1
+
+
+@operation(durable=True)
+def mark(requests: Sequence[Mark], now: Now) -> Op[list[Outcome[None]]]:
+    for request in requests:
+        yield Query("meta_set", (request.name, "marked"))
+    return [None] * len(requests)
+
+
+def is_marked(name: str, now: Now) -> Op[bool]:
+    return bool((yield Query("meta_get", (name,))))
+
+
+def marked(engine: SQLiteEngine, name: str) -> bool:
+    """Look into the database."""
+    with closing(sqlite3.connect(engine._home.database)) as connection:
+        ((found,),) = connection.execute("SELECT count(*) FROM meta WHERE key = ?", (name,))
+    return bool(found)
+
+
+def marking(engine: SQLiteEngine, name: str) -> asyncio.Task[None]:
+    return asyncio.ensure_future(answer_to(engine.write(mark, Mark(name))))
+
+
+# The kernel
+
+
+async def test_a_lone_promise_is_synced_by_the_kernel_and_waits_for_it(
+    engine: SQLiteEngine, kernel: Kernel, thread: Thread, tmp_path: Path
+) -> None:
+    kernel.holds = True
+    task = marking(engine, "a")
+    await turns()
+    assert kernel.begun == 1
+    assert marked(engine, "a"), "it is committed"
+    assert not task.done()
+    assert not is_synced(engine)
+    kernel.finish()
+    await task
+    assert is_synced(engine)
+    assert thread.files == []
+
+
+async def test_kernel_and_thread_sync_by_descriptors_of_their_own(engine: SQLiteEngine, kernel: Kernel) -> None:
+    """Linux reports an error once to each: one may not take it from the other."""
+    log = writer(engine)._runner._log
+    assert log._file != kernel.file
+    assert os.path.samestat(os.fstat(log._file), os.fstat(kernel.file))
+
+
+async def test_a_kernel_that_refuses_leaves_it_to_the_thread(
+    engine: SQLiteEngine, kernel: Kernel, thread: Thread
+) -> None:
+    kernel.refuses = True
+    await engine.write(mark, Mark("a"))
+    assert (kernel.begun, len(thread.files)) == (0, 1)
+    assert is_synced(engine)
+
+
+async def test_without_asynchronous_io_everything_works_on_the_thread(
+    tmp_path: Path, thread: Thread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engines, "open_kernel_sync", lambda _: None)
+    async with opened(tmp_path / "bus") as engine:
+        sender, _ = await agent(engine, "a")
+        actor, registration = await agent(engine, "b")
+        thread.files.clear()
+        await engine.write(send, message(sender, "b"))
+        assert len(thread.files) == 1
+        found = await engine.write(claim, ClaimRequest(actor, (), (registration.mailbox,), (), 1, 60_000))
+        assert isinstance(found, Claim)
+        assert len(found.rows) == 1
+        in_progress(engine)
+        thread.files.clear()
+        assert await engine.read(is_marked, "boot") is True
+        assert len(thread.files) == 1
+        await asyncio.gather(marking(engine, "x"), marking(engine, "y"))
+        assert marked(engine, "x")
+        assert marked(engine, "y")
+
+
+# Reads
+
+
+async def isolated(engine: SQLiteEngine) -> object:
+    return await engine.read_isolated(is_marked, "ready")
+
+
+READS: dict[str, Callable[[SQLiteEngine], Awaitable[object]]] = {
+    "inline": lambda engine: engine.read_inline(is_marked, "ready"),
+    "on the thread": lambda engine: engine.read(is_marked, "ready"),
+    "isolated": isolated,
+}
+
+
+@pytest.mark.parametrize("kind", READS)
+async def test_a_read_waits_for_a_sync_of_what_it_may_have_seen(
+    engine: SQLiteEngine, kernel: Kernel, thread: Thread, kind: str
+) -> None:
+    assert await READS[kind](engine) is True
+    assert thread.files == [], "everything is synced"
+    in_progress(engine)
+    assert await READS[kind](engine) is True
+    assert len(thread.files) == 1
+    assert is_synced(engine)
+    assert await READS[kind](engine) is True
+    assert (len(thread.files), kernel.begun) == (1, 0)
+
+
+async def test_reads_share_a_sync(engine: SQLiteEngine, thread: Thread) -> None:
+    in_progress(engine)
+    await asyncio.gather(*(engine.read_inline(is_marked, "ready") for _ in range(20)))
+    assert len(thread.files) == 1
+
+
+async def test_a_read_waits_for_the_sync_of_its_own_process(
+    engine: SQLiteEngine, kernel: Kernel, thread: Thread
+) -> None:
+    kernel.holds = True
+    task = marking(engine, "a")
+    await turns()
+    reading = asyncio.ensure_future(engine.read_inline(is_marked, "a"))
+    await turns()
+    assert not reading.done()
+    kernel.finish()
+    assert await reading is True
+    await task
+    assert thread.files == [], "the same sync is enough"
+
+
+async def test_a_cancelled_read_takes_no_sync_from_another(engine: SQLiteEngine, thread: Thread) -> None:
+    in_progress(engine)
+    reading = [asyncio.ensure_future(engine.read_inline(is_marked, "ready")) for _ in range(2)]
+    await asyncio.sleep(0)
+    reading[0].cancel()
+    cancelled, answer = await asyncio.gather(*reading, return_exceptions=True)
+    assert isinstance(cancelled, asyncio.CancelledError)
+    assert answer is True
+    await engine.write(mark, Mark("a"))
+
+
+async def test_a_read_that_cannot_be_synced_raises(engine: SQLiteEngine, thread: Thread) -> None:
+    in_progress(engine)
+    thread.fails = {"sync", "rewrite"}
+    for kind in READS.values():
+        with pytest.raises(LogNotSynced):
+            await kind(engine)
+    thread.fails.clear()
+    assert await engine.read_inline(is_marked, "ready") is True
+
+
+async def test_durability_process_waits_for_no_disk(tmp_path: Path, kernel: Kernel, thread: Thread) -> None:
+    async with opened(tmp_path / "bus", "process") as engine:
+        await ready(engine)
+        in_progress(engine)
+        assert await engine.read_inline(is_marked, "ready") is True
+        assert (thread.files, kernel.begun) == ([], 0)
+
+
+# Claims
+
+
+async def test_a_claim_of_a_message_whose_sender_still_syncs_waits(
+    engine: SQLiteEngine, kernel: Kernel, tmp_path: Path
+) -> None:
+    sender, _ = await agent(engine, "a")
+    receiver, registration = await agent(engine, "b")
+    request = ClaimRequest(receiver, (), (registration.mailbox,), (), 1, 60_000)
+    await engine.write(send, message(sender, "b"))
+    in_progress(engine)
+    writer(engine)._inline_left = 63
+    kernel.holds = True
+    begun = kernel.begun
+    claiming = asyncio.ensure_future(answer_to(engine.write(claim, request)))
+    await turns()
+    assert kernel.begun == begun + 1
+    assert not claiming.done()
+    kernel.finish()
+    assert len((await claiming).rows) == 1
+    # Of what is synced it syncs nothing.
+    await engine.write(claim, request)
+    assert kernel.begun == begun + 1
+
+
+async def test_calls_that_return_no_rows_do_not_wait(engine: SQLiteEngine, kernel: Kernel, thread: Thread) -> None:
+    in_progress(engine)
+    kernel.holds = True
+    await engine.write(heartbeat, HeartbeatRequest(engine.process, ()))
+    assert (kernel.begun, thread.files) == (0, [])
+
+
+# Syncs that fail
+
+
+async def test_after_a_kernel_sync_that_failed_the_log_is_rewritten(
+    engine: SQLiteEngine, kernel: Kernel, thread: Thread, tmp_path: Path
+) -> None:
+    kernel.error = errno.EIO
+    with pytest.raises(OutcomeUnknown, match="Input/output error"):
+        await engine.write(mark, Mark("a"))
+    assert thread.rewrites == 1
+    assert set(thread.files) == {writer(engine)._runner._log._file, kernel.file}, "both learn of old errors"
+    kernel.error = 0
+    await ready(engine)
+    await engine.write(mark, Mark("b"))
+    assert thread.rewrites == 1
+    assert marked(engine, "a")
+    assert marked(engine, "b")
+
+
+@pytest.mark.parametrize("repaired", [True, False])
+async def test_a_claim_in_a_batch_whose_sync_failed_is_right_or_raises(
+    engine: SQLiteEngine, kernel: Kernel, thread: Thread, repaired: bool
+) -> None:
+    sender, _ = await agent(engine, "a")
+    receiver, registration = await agent(engine, "b")
+    request = ClaimRequest(receiver, (), (registration.mailbox,), (), 1, 60_000)
+    writer(engine)._inline_left = 63
+    kernel.error = errno.EIO
+    thread.fails = set() if repaired else {"rewrite"}
+    calls: list[Awaitable[Any]] = [engine.write(send, message(sender, "b")), engine.write(claim, request)]
+    sent, claimed = await asyncio.gather(*calls, return_exceptions=True)
+    assert isinstance(sent, OutcomeUnknown)
+    if repaired:
+        assert isinstance(claimed, Claim)
+        assert len(claimed.rows) == 1
+        assert is_synced(engine)
+    else:
+        assert isinstance(claimed, OutcomeUnknown)
+        assert not is_synced(engine)
+
+
+async def test_a_promise_after_a_failure_waits_for_the_rewrite(
+    engine: SQLiteEngine, kernel: Kernel, thread: Thread
+) -> None:
+    kernel.error = errno.EIO
+    thread.fails = {"rewrite", "sync"}
+    with pytest.raises(OutcomeUnknown):
+        await engine.write(mark, Mark("a"))
+    kernel.error = 0
+    with pytest.raises(LogNotSynced):
+        await engine.write(mark, Mark("b"))
+    thread.fails.clear()
+    await engine.write(mark, Mark("b"))
+    assert is_synced(engine)
+
+
+async def test_a_failure_of_another_process_during_a_kernel_sync_causes_a_rewrite(
+    engine: SQLiteEngine, kernel: Kernel, thread: Thread
+) -> None:
+    kernel.holds = True
+    task = marking(engine, "a")
+    await turns()
+    with counters(engine) as found:
+        found.count_failure()
+    kernel.finish()
+    await task
+    assert thread.rewrites == 1
+
+
+# Closing
+
+
+async def test_closing_waits_for_a_slow_kernel_sync(
+    engine: SQLiteEngine, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = 0
+    wait = asyncio.wait
+    several = asyncio.Event()
+
+    async def impatient(futures: Any, *, timeout: float | None = None) -> Any:
+        nonlocal waits
+        waits += 1
+        if waits > 3:
+            several.set()
+        return await wait(futures, timeout=timeout and 0.001)
+
+    kernel.holds = True
+    task = marking(engine, "a")
+    await turns()
+    with monkeypatch.context() as patch, anyio.fail_after(60):
+        patch.setattr(asyncio, "wait", impatient)
+        closing = asyncio.ensure_future(engine.close())
+        await several.wait()
+        assert not closing.done()
+        assert not task.done()
+        kernel.finish()
+        await closing
+    await task
+
+
+async def test_a_read_that_ends_while_the_bus_closes_waits_for_the_disk_or_raises(
+    engine: SQLiteEngine, thread: Thread
+) -> None:
+    entered, released = threading.Event(), threading.Event()
+
+    def look(_: None, now: Now) -> Op[str]:
+        yield Query("meta_get", ("boot",))
+        entered.set()
+        assert released.wait(30)
+        in_progress(engine)
+        return "rows"
+
+    reading = asyncio.ensure_future(engine.read(look, None))
+    assert await asyncio.to_thread(entered.wait, 30)
+    closing = asyncio.ensure_future(engine.close())
+    await turns()
+    thread.files.clear()
+    released.set()
+    try:
+        assert await reading == "rows"
+        assert thread.files
+    except BusClosed:
+        pass
+    await closing
+
+
+async def test_a_writer_that_is_closed_vouches_for_nothing(engine: SQLiteEngine) -> None:
+    """A read may end after it."""
+    closed = writer(engine)
+    await engine.close()
+    with pytest.raises(BusClosed):
+        await closed.wait_until_synced()
+
+
+# Signal handlers that raise
+
+
+class Interrupted(Exception):
+    """As a signal handler of the user may raise it."""
+
+
+INTERRUPTED: tuple[Callable[..., object], ...] = (
+    Writer._on_synced,
+    Writer._run_inline,
+    Writer.wait_until_synced,
+    TransactionRunner.run_nowait,
+    TransactionRunner._begin_sync,
+    TransactionRunner._end_wait,
+    TransactionRunner.end_sync,
+    WriteAheadLog._begin_sync,
+    WriteAheadLog.begin_kernel_sync,
+    WriteAheadLog.end_sync,
+    KernelSync.begin,
+    KernelSync.result,
+    KernelSync.end,
+)
+DELIVERY = "if done:"
+"""From this line of ``_on_synced`` on, what a handler raises may leave callers without an answer."""
+
+
+def lines(function: Callable[..., object]) -> list[int]:
+    source, first = inspect.getsourcelines(function)
+    source = [line.strip() for line in source]
+    if function is Writer._on_synced:
+        source = source[: source.index(DELIVERY)]
+    code = getattr(function, "__code__")  # noqa: B009
+    return sorted({line for _, _, line in code.co_lines() if line and first < line < first + len(source)})
+
+
+async def interrupt(engine: SQLiteEngine, function: Callable[..., object], line: int) -> bool:
+    """Write while a signal handler raises at a line; then write again. Return True if it was executed."""
+    code = getattr(function, "__code__")  # noqa: B009
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        if frame.f_code is not code:
+            return None
+        if event == "line" and frame.f_lineno == line:
+            sys.settrace(None)
+            raised.append(line)
+            raise Interrupted
+        return trace
+
+    raised: list[int] = []
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        first = marking(engine, f"{code.co_name}-{line}")
+        await asyncio.wait([first, asyncio.ensure_future(_read(engine))], timeout=30)
+    finally:
+        sys.settrace(before)
+    assert first.done(), f"the caller hangs: {code.co_qualname}, line {line}"
+    assert first.exception() is None or isinstance(first.exception(), OutcomeUnknown | Interrupted)
+    later = marking(engine, f"{code.co_name}-{line}-later")
+    await asyncio.wait([later], timeout=30)
+    assert later.done(), f"later callers hang: {code.co_qualname}, line {line}"
+    assert later.exception() is None
+    return bool(raised)
+
+
+async def _read(engine: SQLiteEngine) -> None:
+    with suppress(Interrupted):
+        await engine.read_inline(is_marked, "ready")
+
+
+@pytest.mark.parametrize("function", [Writer._run_inline, Writer._hand_over], ids=lambda it: it.__name__)
+async def test_no_caller_hangs_if_a_handler_raises_before_the_thread_is_called(
+    engine: SQLiteEngine, kernel: Kernel, function: Callable[..., object]
+) -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    kernel.refuses = True
+    executed = []
+    for line in lines(function):
+        for inline in (0, 63):
+            await engine.write(mark, Mark("ready"))
+            writer(engine)._inline_left = inline
+            executed.append(await interrupt(engine, function, line))
+    assert executed.count(True) >= 2
+
+
+@pytest.mark.parametrize("function", INTERRUPTED, ids=lambda function: function.__qualname__)
+async def test_no_caller_hangs_if_a_signal_handler_raises(
+    tmp_path: Path, function: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At any line between a commit and the answer to its caller."""
+    (tmp_path / "file-wal").touch()
+    if (kernel := open_kernel_sync(str(tmp_path / "file"))) is None:
+        pytest.skip("no asynchronous I/O here")
+    kernel.close()
+    monkeypatch.setattr(wal, "_MAX_DECLINED", 1)
+    asyncio.get_running_loop().set_exception_handler(lambda *_: None)
+    async with opened(tmp_path / "bus") as engine:
+        executed = []
+        for line in lines(function):
+            await ready(engine)
+            executed.append(await interrupt(engine, function, line))
+        assert executed.count(True) >= 2
