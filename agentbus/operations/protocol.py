@@ -39,7 +39,7 @@ class Query(msgspec.Struct, frozen=True):
     name: str
     parameters: tuple[Any, ...] = ()
 
-    def flat(self) -> list[Any]:
+    def with_json_lists(self) -> list[Any]:
         """Return the parameters with lists as JSON text, for SQL that reads them with json_each."""
         return [plain(item) if type(item) is list else item for item in self.parameters]
 

@@ -83,7 +83,7 @@ class BlockingSQLite:
             answer = run_read(op, self._connection)
         except sqlite3.Error as error:
             raise translate_error(error, self._home) from error
-        if runner.unsynced() and (problem := runner.wait_until_synced()) is not None:
+        if (problem := runner.wait_until_synced()) is not None:
             raise problem
         return answer
 

@@ -105,7 +105,7 @@ def run_read(op: Op[T], connection: sqlite3.Connection) -> T:
         step = next(op)
         while True:
             query = cast("Query", step)
-            step = op.send(connection.execute(sql[query.name], query.flat()).fetchall())
+            step = op.send(connection.execute(sql[query.name], query.with_json_lists()).fetchall())
     except StopIteration as stop:
         return cast("T", stop.value)
 

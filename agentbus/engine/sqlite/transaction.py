@@ -10,9 +10,8 @@ import os
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -135,11 +134,11 @@ class TransactionRunner:
         return answer
 
     def run_nowait(self, calls: Sequence[Call]) -> tuple[list[str], bool, Literal["kernel", "thread"] | None] | None:
-        """Do the same without a checkpoint and without waiting for the disk. Return None, with nothing done, where it
-        would have to wait for another process or to maintain a backlogged mailbox.
+        """Commit the calls as ``run`` does, without a checkpoint and without waiting for the disk. Return None, with
+        nothing done, where it would have to wait for another process or to maintain a backlogged mailbox.
 
-        The third value says whose sync the calls wait for: ``end_sync`` or ``fail_sync`` after that of the kernel, or
-        ``wait_for_disk`` on a thread, must be called. None: the outcomes can be delivered.
+        The third value names what syncs: the kernel, after which ``end_sync`` or ``fail_sync`` must be called; a
+        thread, on which ``wait_for_disk`` must run; or None: the outcomes can be delivered.
         """
         start = time.perf_counter()
         self._awaited = 0
@@ -163,7 +162,7 @@ class TransactionRunner:
                 self._rollback()
             finally:
                 self._lock.release()
-        # Before the other processes wake up and want the processor.
+        # Before the doorbells: the processes that wake up compete for the processor.
         waits_for = self._begin_sync(calls)
         return *self._finish(calls, channels, start), waits_for
 
@@ -175,39 +174,42 @@ class TransactionRunner:
         if covered is None:
             return "thread"
         if covered == 0:
-            self._end_wait(calls, None)
+            self._end_wait(calls)
             return None
         self._covered = covered
         return "kernel"
 
     def wait_for_disk(self, calls: Sequence[Call]) -> None:
         """Wait until all that these calls wrote durably, and all that they return, is on the disk."""
-        if self._awaited:
-            self._sync_started = time.perf_counter()
-            self._end_wait(calls, partial(self._log.wait_until_synced, self._awaited, written=True))
+        if not self._awaited:
+            return
+        self._sync_started = time.perf_counter()
+        try:
+            self._log.wait_until_synced(self._awaited, written=True)
+        except Exception as error:
+            self._end_wait(calls, error)
+        else:
+            self._end_wait(calls)
 
     def end_sync(self, calls: Sequence[Call]) -> bool:
         """Complete the calls after the kernel has synced. Return False if ``wait_for_disk`` must be called."""
         done = self._log.end_sync(self._covered)
         if done:
-            self._end_wait(calls, None)
+            self._end_wait(calls)
         return done
 
     def fail_sync(self, calls: Sequence[Call], error: OSError) -> None:
         """Complete the calls after a sync by the kernel that failed."""
-
-        def fail() -> None:
-            self._log.fail_sync()
-            raise error
-
-        self._end_wait(calls, fail)
-
-    def _end_wait(self, calls: Sequence[Call], wait: Callable[[], None] | None) -> None:
-        awaited, self._awaited = self._awaited, 0
         try:
-            if wait is not None:
-                wait()
-        except Exception as error:
+            self._log.fail_sync()
+        except Exception as failure:
+            self._end_wait(calls, failure)
+        else:
+            self._end_wait(calls, error)
+
+    def _end_wait(self, calls: Sequence[Call], error: Exception | None = None) -> None:
+        awaited, self._awaited = self._awaited, 0
+        if error is not None:
             lost = not self._log.is_synced(awaited)
             for call in calls:
                 if (call.durable or (lost and _has_rows(call.outcome))) and not isinstance(call.outcome, BaseException):
@@ -452,6 +454,7 @@ class TransactionRunner:
             if isinstance(self._error_for_caller(error, committing=True), OutcomeUnknown):
                 self._log.mark_doubtful()
             return []
+        self._log.synced = False
         self._set_awaited(calls, number, durable)
         if self._awaited:
             self._commits.append((len(calls), seconds))
@@ -461,7 +464,6 @@ class TransactionRunner:
 
     def _set_awaited(self, calls: Sequence[Call], number: int, durable: bool) -> None:
         """After a commit, note the durable commit that its callers wait for: their own, or one whose rows they get."""
-        self._log.synced = False
         if number:
             self._awaited = number
         elif self._disk:
@@ -513,7 +515,7 @@ class TransactionRunner:
     def _ask(self, query: Query) -> Rows:
         if self._nowait and query.name in _UNBOUNDED:
             raise _Busy
-        return self._connection.execute(self._queries[query.name], query.flat()).fetchall()
+        return self._connection.execute(self._queries[query.name], query.with_json_lists()).fetchall()
 
     def _execute_numbered(self, step: InsertNumbered) -> Rows:
         ((last,),) = self._ask(Query("counter_take", (step.counter, len(step.rows))))

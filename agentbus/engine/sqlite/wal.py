@@ -7,8 +7,8 @@ After a failed fsync Linux marks the pages clean, and no later fsync writes them
 gap in the log and be lost in a power cut with everything after the gap; a checkpoint of such a log could damage the
 database when it is replayed. So after an I/O error the whole log is rewritten in place from memory and synced before
 anything else is promised. Linux reports the error to every descriptor that was open when it happened, but not to one
-that was opened later. A process therefore does not vouch for what it found in the log: unless another process has
-synced that, it rewrites the log too.
+that was opened later. A process therefore does not trust commits that were not synced when it opened the log: unless
+another process has synced them, it rewrites the log too.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ from agentbus.engine.sqlite.lock import UNKNOWN, CommitCounters, FileLock
 from agentbus.errors import AgentBusError, LogNotSynced
 
 _CHUNK = 1024 * 1024
+_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+"""On macOS, fsync leaves the data in the cache of the disk."""
 _AIO_CALLS = {"x86_64": (206, 208, 209), "aarch64": (0, 4, 2)}
 """io_setup, io_getevents and io_submit, by machine."""
 _AIO_REQUEST = struct.Struct("<QIIHhIQQqQII")
@@ -37,18 +39,18 @@ _AIO_EVENT = struct.Struct("<QQqq")
 _AIO_FDSYNC = 3
 _AIO_NOTIFY = 1
 """IOCB_CMD_FDSYNC and IOCB_FLAG_RESFD."""
-_MAX_DECLINED = 16
-"""Syncs of a bus that the kernel is not asked for."""
+_FIRST_KERNEL_SYNC = 16
+"""The sync of a bus from which on the kernel is asked; those before run on the thread."""
 _contexts: list[int] = []
-"""Contexts of closed buses. A forked child has no part in them."""
+"""Contexts of closed buses. They are not valid in a forked child."""
 os.register_at_fork(after_in_child=_contexts.clear)
 _HEADER, _FRAME = 32, 24
 """Bytes of the file header and of the header of each page; both contain the salt."""
 
 
 class WriteAheadLog:
-    """The log of one writer connection. Only ``wait_until_synced`` runs without the lock, and acquires it if it must
-    rewrite the log."""
+    """The log of one writer connection. What syncs or reads the counters runs without the lock; ``wait_until_synced``
+    and ``fail_sync`` acquire it to rewrite the log. The other methods need it."""
 
     def __init__(
         self, connection: sqlite3.Connection, path: str, lock: FileLock, kernel: KernelSync | None = None
@@ -58,8 +60,8 @@ class WriteAheadLog:
         self._lock = lock
         self._counters = lock.counters
         self._kernel = kernel
-        # Opened once: only an older descriptor is told of an fsync that failed. Each is told once, and the kernel may
-        # sync while a thread does.
+        # Opened once: only an older descriptor gets the error of a failed fsync, each once. The kernel has its own,
+        # because it may sync while a thread does.
         self._file = open_file(f"{path}-wal", os.O_RDWR)
         announced, synced, self._failures = self._counters.read()
         self._found = announced if synced < announced else 0
@@ -156,7 +158,7 @@ class WriteAheadLog:
 
     def is_due(self, pages: int) -> bool:
         """Return True if the log has that many pages and can be checkpointed. If a reader prevented the last
-        checkpoint, it must have grown by that many since."""
+        checkpoint, it must have grown by that many since. Rewrites a doubtful log."""
         salt, left = self._not_moved
         if left:
             pages += left if salt == self._salt() else 0
@@ -279,7 +281,7 @@ class KernelSync:
         self.file = self.event = -1
         self._context: Any = None
         self._call: Any = None
-        self._declined = 0
+        self._asked = 0
         self._in_progress = False
         forget_in_child(self)
         try:
@@ -295,8 +297,9 @@ class KernelSync:
         if self._in_progress:
             return False
         if self._context is None:
-            self._declined += 1
-            if self._declined != _MAX_DECLINED or not self._open_context():
+            self._asked += 1
+            # Once: a system without such calls does not get them later.
+            if self._asked != _FIRST_KERNEL_SYNC or not self._open_context():
                 return False
         # First: if a handler raised right after the call, the next sync would take the answer to this one for its own.
         self._in_progress = True
@@ -344,14 +347,14 @@ class KernelSync:
         return bool(_AIO_EVENT.unpack(self._answer)[1])
 
     def close(self) -> None:
-        """Leave the context to another bus: to destroy one takes 30 ms. One with a sync in progress is lost."""
+        """Leave the context to another bus: to destroy one takes 30 ms. One with a sync in progress is not reused."""
         if self._context is not None and not self._in_progress:
             _contexts.append(self._context.value)
         self._context = None
         self.forget()
 
     def forget(self) -> None:
-        """Close the descriptors, also in a forked child, which has no part in the context."""
+        """Close the descriptors, also in a forked child, where the context is not valid."""
         descriptors, self.event, self.file = (self.event, self.file), -1, -1
         for descriptor in descriptors:
             if descriptor >= 0:
@@ -401,9 +404,8 @@ def _may_be_unsynced(lock: str | os.PathLike[str]) -> bool:
 
 def _sync(file: int) -> None:
     """Write what the system holds of a file to the disk."""
-    if hasattr(fcntl, "F_FULLFSYNC"):
-        # On macOS, fsync leaves the data in the cache of the disk.
-        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+    if _FULL_SYNC is not None:
+        fcntl.fcntl(file, _FULL_SYNC)
     else:
         os.fdatasync(file)
 
@@ -419,5 +421,7 @@ def _rewrite_in_place(path: str) -> None:
         while chunk := os.pread(file, _CHUNK, offset):
             offset += os.pwrite(file, chunk, offset)
         os.fsync(file)
+        if _FULL_SYNC is not None:
+            fcntl.fcntl(file, _FULL_SYNC)
     finally:
         os.close(file)

@@ -101,7 +101,7 @@ class Writer:
         self._ringing = False
         self._on_thread = False
         self._handed_over: deque[tuple[Committed | None, int]] = deque()
-        """What the thread shall run and has not taken yet: the arguments of ``_run_batches``."""
+        """Arguments of ``_run_batches`` that the thread has not taken yet."""
         self._inline_left = _MAX_INLINE_BATCHES
         self._on_connection = 0
         """Number of checkpoints and syncs on the thread."""
@@ -257,7 +257,8 @@ class Writer:
         await self._connection.close()
 
     def _start(self) -> None:
-        """Start the queued calls: on the thread, or inline if they are small and need neither fsync nor waiting.
+        """Start the queued calls: inline if they are small and need not wait for another process, else on the thread.
+        Durable ones run inline only where the kernel can sync.
 
         The hop to the thread and back costs as much as a few small calls (100 µs), and Python runs on only one of the
         threads at a time. The thread still gets some batches, because only its commits checkpoint the log.

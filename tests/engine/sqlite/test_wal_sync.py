@@ -614,7 +614,7 @@ def test_the_kernel_is_asked_only_by_a_bus_that_syncs_often(tmp_path: Path) -> N
     kernel = open_kernel_sync(str(tmp_path / "file"))
     if kernel is None:
         pytest.skip("no asynchronous I/O here")
-    begun = [kernel.begin() for _ in range(wal._MAX_DECLINED)]
+    begun = [kernel.begin() for _ in range(wal._FIRST_KERNEL_SYNC)]
     assert not any(begun[:-1])
     if begun[-1]:
         assert ended(kernel) == 0

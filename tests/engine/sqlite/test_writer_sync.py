@@ -582,7 +582,7 @@ async def test_no_caller_hangs_if_a_signal_handler_raises(
     if (kernel := open_kernel_sync(str(tmp_path / "file"))) is None:
         pytest.skip("no asynchronous I/O here")
     kernel.close()
-    monkeypatch.setattr(wal, "_MAX_DECLINED", 1)
+    monkeypatch.setattr(wal, "_FIRST_KERNEL_SYNC", 1)
     asyncio.get_running_loop().set_exception_handler(lambda *_: None)
     async with opened(tmp_path / "bus") as engine:
         executed = []
