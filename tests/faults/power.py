@@ -71,6 +71,7 @@ class Disk:
         match step.call:
             case "pwrite64":
                 offset = int(step.rest.rsplit(b",", 1)[1].rstrip(b") "))
+                assert len(step.texts[1]) >= step.result, "the trace has only a part of what was written"
                 self._names[name].pending.append(Write(offset, step.texts[1][: step.result]))
             case "ftruncate":
                 self._names[name].pending.append(Write(int(step.rest.rsplit(b",", 1)[1].rstrip(b") ")), None))

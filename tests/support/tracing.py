@@ -54,7 +54,7 @@ def require_strace() -> None:
 
 def recording(trace: Path, *inject: str) -> list[str]:
     """The command in front of a command that records it; meanwhile calls may be made to fail, in strace's words."""
-    options = ["-f", "--seccomp-bpf", "-qq", "-y", "-xx", "-s", "1000000", "-e", "signal=none"]
+    options = ["-f", "--seccomp-bpf", "-qq", "-y", "-xx", "-s", "2000000", "-e", "signal=none"]
     failing = [word for one in inject for word in ("-e", f"inject={one}")]
     return ["strace", *options, "-e", f"trace={_RECORDED}", *failing, "-o", str(trace)]
 
