@@ -1,4 +1,4 @@
-"""What a terminal shows of tasks and of the bus: the facts that a person decides by."""
+"""A terminal shows of tasks and of the bus the facts that a person decides by."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def is_defined(name: str, now: Now) -> Op[bool]:
 
 
 class Disk:
-    """What happens to the log: syncs of a thread, and the log written again."""
+    """The syncs of the log by a thread, and its rewrites."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.syncs = 0
@@ -209,7 +209,7 @@ def test_a_number_without_a_commit_is_synced_once(place: Place, disk: Disk) -> N
 
 
 def test_a_commit_in_progress_is_not_published_by_a_read(place: Place, disk: Disk) -> None:
-    """Whether it is in the log is not known while its process holds the lock: a later read syncs again."""
+    """It may not be in the log yet while its process holds the lock: a later read syncs again."""
     holder = FileLock(place.home.lock, 10)
     with holder.held():
         number = place.counters.announce()
