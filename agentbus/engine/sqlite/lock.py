@@ -199,17 +199,17 @@ class CommitCounters:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self._settled = b""
+        self._settled: bytes | None = None
         """The bytes that were last seen to say that everything is synced."""
 
     def read(self) -> tuple[int, int, int]:
         """Return the newest commit that was announced (UNKNOWN if that is lost), the newest that is known to be on the
         disk, and the number of syncs that failed."""
-        return _decode(os.pread(self.descriptor, _LAYOUT.size, _OFFSET))
+        return _decode(self._load())
 
     def unsynced(self) -> int:
         """Return the newest commit that was announced, or 0 if it is on the disk."""
-        found = os.pread(self.descriptor, _LAYOUT.size, _OFFSET)
+        found = self._load()
         if found == self._settled:
             return 0
         announced, synced, _ = _decode(found)
@@ -220,7 +220,7 @@ class CommitCounters:
 
     def announce(self) -> int:
         """Return the number of a commit that is about to begin. Under the lock."""
-        announced, synced, _ = self.read()
+        announced, synced, _ = _decode(self._pread())
         number = announced + 1 if announced != UNKNOWN else ((synced >> _GAP_BITS) + 1) << _GAP_BITS
         self._store(0, number, _ANNOUNCED)
         return number
@@ -235,7 +235,18 @@ class CommitCounters:
     def count_failure(self) -> None:
         """Make every process doubt the log."""
         with suppress(OSError):
-            self._store(2, self.read()[2] + 1, _FAILURES)
+            self._store(2, _decode(self._pread())[2] + 1, _FAILURES)
+
+    def _load(self) -> bytes:
+        """Return the bytes of the numbers. What cannot be read counts as missing: after a commit, its calls must not be
+        told that nothing was done."""
+        try:
+            return self._pread()
+        except OSError:
+            return b""
+
+    def _pread(self) -> bytes:
+        return os.pread(self.descriptor, _LAYOUT.size, _OFFSET)
 
     def _store(self, field: int, number: int, check: int) -> None:
         os.pwrite(self.descriptor, _RECORD.pack(number, number ^ check), _OFFSET + field * _RECORD.size)

@@ -153,7 +153,7 @@ class WriteAheadLog:
 
     def require(self) -> None:
         """Raise LogNotSynced if the log is doubtful and cannot be rewritten."""
-        if not self._is_sound():
+        if not self._ensure_sound():
             raise LogNotSynced(path=self._path)
 
     def is_due(self, pages: int) -> bool:
@@ -162,7 +162,7 @@ class WriteAheadLog:
         salt, left = self._not_moved
         if left:
             pages += left if salt == self._salt() else 0
-        return self._has(pages) and self._is_sound()
+        return self._has(pages) and self._ensure_sound()
 
     def sync(self) -> None:
         """Sync before closing: the last connection to close checkpoints, and SQLite does not report a failed fsync."""
@@ -222,7 +222,7 @@ class WriteAheadLog:
         self.doubtful = True
         self._counters.count_failure()
 
-    def _is_sound(self) -> bool:
+    def _ensure_sound(self) -> bool:
         if not self._vouches(*self._counters.read()):
             self._rewrite()
         return not self.doubtful

@@ -167,6 +167,26 @@ def test_damaged_numbers_only_cause_another_sync(place: Place, disk: Disk, damag
 
 
 @each("damage", DAMAGES)
+def test_a_process_that_finds_damaged_numbers_on_opening_waits_for_the_disk(
+    place: Place, disk: Disk, damage: str
+) -> None:
+    found: list[tuple[bool, int]] = []
+
+    def read() -> None:
+        DAMAGES[damage](place)
+        late = place.open()
+        before = disk.syncs + disk.rewrites
+        found.append((late.read(is_defined, damage), disk.syncs + disk.rewrites - before))
+
+    disk.meanwhile = read
+    place.write(damage)
+    ((is_there, synced),) = found
+    assert is_there
+    assert synced >= 1
+    place.write(f"{damage}-later")
+
+
+@each("damage", DAMAGES)
 def test_numbers_damaged_at_rest_are_whole_after_the_next_read(place: Place, disk: Disk, damage: str) -> None:
     DAMAGES[damage](place)
     place.read()
@@ -459,6 +479,25 @@ def test_a_commit_that_cannot_be_announced_is_rolled_back(
     place.other.write(define, wanted("elsewhere"))
     place.write("new")
     assert place.read("new")
+
+
+def test_a_claim_whose_numbers_cannot_be_read_has_an_unknown_outcome(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is committed: an error that says otherwise would be wrong."""
+    sender, request = actors(place)
+    place.one.write(send, message(sender, "b"))
+    pread = os.pread
+
+    def fail(file: int, size: int, offset: int) -> bytes:
+        if (size, offset) == (48, NUMBERS):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(file, size, offset)
+
+    with monkeypatch.context() as patch, pytest.raises(OutcomeUnknown):
+        patch.setattr(os, "pread", fail)
+        place.other.write(claim, request)
+    assert place.other.write(claim, request).rows == [], "it is leased"
 
 
 def test_a_synced_number_that_cannot_be_written_costs_another_sync_only(
