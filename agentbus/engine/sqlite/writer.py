@@ -54,7 +54,9 @@ _MAX_INLINE_SECONDS = 0.003
 
 
 Committed = tuple[Batch, list[str], bool]
-"""A batch that was committed and waits for the disk, the channels to wake, and True if every doorbell was rung."""
+"""A batch that was committed, the channels to wake, and True if every doorbell was rung."""
+Done = tuple[Committed, bool]
+"""A batch whose calls have their outcomes, and True if nothing else runs on the thread."""
 
 
 class DaemonConnection(aiosqlite.Connection):
@@ -102,6 +104,10 @@ class Writer:
         self._on_thread = False
         self._handed_over: deque[tuple[Committed | None, int]] = deque()
         """Arguments of ``_run_batches`` that the thread has not taken yet."""
+        self._started_again = False
+        """True if a batch is scheduled twice, in case a signal handler raises when the loop calls ``_start``."""
+        self._done: deque[Done] = deque()
+        """Batches whose callers have not got their outcomes yet."""
         self._inline_left = _MAX_INLINE_BATCHES
         self._on_connection = 0
         """Number of checkpoints and syncs on the thread."""
@@ -149,6 +155,12 @@ class Writer:
                 # Out of stack, or a signal handler raised: the caller gets the error, so the call must not run later.
                 future.cancel()
                 raise
+        elif self._done:
+            # Again, in case a signal handler raised when the loop called it.
+            self._loop.call_soon(self._deliver)
+        elif not self._on_thread and not self._started_again:
+            self._started_again = True
+            self._loop.call_soon(self._start)
         return future if on_abandoned is None or future.done() else await_result(future, on_abandoned)
 
     @property
@@ -263,11 +275,12 @@ class Writer:
         The hop to the thread and back costs as much as a few small calls (100 µs), and Python runs on only one of the
         threads at a time. The thread still gets some batches, because only its commits checkpoint the log.
         """
-        if self._on_thread:
+        if self._on_thread or not self._queue:
             return
         batch: Batch = deque()
         try:
             self._running = True
+            self._started_again = False
             if self._inline_left > 0 and self._is_small_batch() and self._run_inline(batch):
                 return
             self._inline_left = _MAX_INLINE_BATCHES if self._inline_left >= 0 else self._inline_left + 1
@@ -305,16 +318,17 @@ class Writer:
             batch.clear()
             return False
         channels, all_rung, waits_for = done
-        if waits_for is None:
-            self._deliver(batch, channels, all_rung, True)
-            return True
         committed = (batch.copy(), channels, all_rung)
-        if waits_for == "kernel":
+        if waits_for is None:
+            self._done.append((committed, True))
+        elif waits_for == "kernel":
             self._syncing = committed
             self._on_thread = True
         else:
             self._hand_over(committed)
         batch.clear()
+        if waits_for is None:
+            self._deliver()
         return True
 
     def _on_synced(self) -> None:
@@ -328,19 +342,30 @@ class Writer:
             kernel.end()
             return
         try:
+            if self._has_synced(kernel, committed, error):
+                self._deliver()
+        except BaseException:
+            if self._done:
+                self._loop.call_soon(self._deliver)
+            raise
+
+    def _has_synced(self, kernel: KernelSync, committed: Committed, error: int) -> bool:
+        """End a sync. Return True if its batch can be delivered; otherwise the thread completes it."""
+        try:
             done = error == 0 and self._runner.end_sync(committed[0])
+            if done:
+                self._done.append((committed, True))
             kernel.end()
-            self._syncing = None
             if not done:
                 self._hand_over(committed, error)
+                self._syncing = None
         except BaseException:
-            self._syncing = None
-            self._on_thread = False
-            self._interrupt(committed[0])
+            if all(other is not committed for other, _ in self._done):
+                self._syncing = None
+                self._on_thread = False
+                self._interrupt(committed[0])
             raise
-        else:
-            if done:
-                self._deliver(*committed, True)
+        return done
 
     def _interrupt(self, batch: Batch) -> None:
         """Fail the interrupted inline batch, and schedule what is still queued."""
@@ -387,43 +412,49 @@ class Writer:
                 take_batch(self._queue, batch)
                 channels, all_rung = self._runner.run(batch) if batch else ([], True)
             last = not self._queue
+            self._done.append(((batch, channels, all_rung), last))
             try:
-                self._loop.call_soon_threadsafe(self._deliver, batch, channels, all_rung, last)
+                self._loop.call_soon_threadsafe(self._deliver)
             except RuntimeError:
                 return  # the loop is closed, and with it every caller
             if last:
                 return
 
-    def _deliver(self, batch: Batch, channels: list[str], all_rung: bool, last: bool) -> None:
-        """Resolve every call, wake the waiters of this process, and continue with the queue. On the loop."""
-        self._single = len(batch) <= 1
+    def _deliver(self) -> None:
+        """Resolve the calls of the batches that are done, wake the waiters of this process, and continue with the
+        queue. On the loop. If a signal handler raises, it runs again: what is repeated has no effect."""
         try:
-            resolve(batch)
-        finally:
-            # Again, in case a signal handler raised half-way.
-            resolve(batch)
-            self._release_reads()
-            self._waiters.ring(channels)
-            self._continue(all_rung, last)
+            while self._done:
+                committed, last = self._done[0]
+                batch, channels, all_rung = committed
+                self._single = len(batch) <= 1
+                resolve(batch)
+                self._release_reads()
+                self._waiters.ring(channels)
+                if not all_rung and not self._ringing:
+                    self._ring_later(1)
+                    self._ringing = True
+                if committed is self._syncing:
+                    self._syncing = None
+                if last:
+                    self._on_thread = False
+                self._done.popleft()
+            while self._held_back and len(self._queue) < MAX_QUEUED_CALLS:
+                self._queue.append(self._held_back.popleft())
+            if not self._on_thread:
+                self._running = bool(self._queue)
+                if self._running:
+                    self._start()
+                elif self._idle is not None and not self._idle.done():
+                    self._idle.set_result(None)
+        except BaseException:
+            self._loop.call_soon(self._deliver)
+            raise
 
     def _release_reads(self) -> None:
-        reads, self._reads = self._reads, None
-        if reads is not None and not reads.done():
-            reads.set_result(None)
-
-    def _continue(self, all_rung: bool, last: bool) -> None:
-        if not all_rung and not self._ringing:
-            self._ringing = True
-            self._ring_later(1)
-        while self._held_back and len(self._queue) < MAX_QUEUED_CALLS:
-            self._queue.append(self._held_back.popleft())
-        if last:
-            self._on_thread = False
-            self._running = bool(self._queue)
-            if self._running:
-                self._start()
-            elif self._idle is not None and not self._idle.done():
-                self._idle.set_result(None)
+        if self._reads is not None and not self._reads.done():
+            self._reads.set_result(None)
+        self._reads = None
 
     def _ring_later(self, attempt: int) -> None:
         """Ring again after a delay that doubles: a stopped process must not keep this one busy. Heartbeats make up for

@@ -19,6 +19,7 @@ import anyio
 import pytest
 
 from agentbus.core.clock import Now
+from agentbus.engine.group_commit import resolve
 from agentbus.engine.sqlite import engine as engines
 from agentbus.engine.sqlite import wal
 from agentbus.engine.sqlite.engine import SQLiteEngine
@@ -496,8 +497,12 @@ class Interrupted(Exception):
 
 
 INTERRUPTED: tuple[Callable[..., object], ...] = (
+    Writer._start,
     Writer._on_synced,
     Writer._run_inline,
+    Writer._has_synced,
+    Writer._deliver,
+    Writer._release_reads,
     Writer.wait_until_synced,
     TransactionRunner.run_nowait,
     TransactionRunner._begin_sync,
@@ -509,18 +514,21 @@ INTERRUPTED: tuple[Callable[..., object], ...] = (
     KernelSync.begin,
     KernelSync.result,
     KernelSync.end,
+    resolve,
 )
-DELIVERY = "if done:"
-"""From this line of ``_on_synced`` on, what a handler raises may leave callers without an answer."""
 
 
 def lines(function: Callable[..., object]) -> list[int]:
     source, first = inspect.getsourcelines(function)
-    source = [line.strip() for line in source]
-    if function is Writer._on_synced:
-        source = source[: source.index(DELIVERY)]
     code = getattr(function, "__code__")  # noqa: B009
-    return sorted({line for _, _, line in code.co_lines() if line and first < line < first + len(source)})
+    return sorted({line for _, _, line in code.co_lines() if line and first <= line < first + len(source)})
+
+
+def entry(function: Callable[..., object]) -> range:
+    """The lines of a function up to its first ``try``."""
+    source, first = inspect.getsourcelines(function)
+    stripped = [line.strip() for line in source]
+    return range(first, first + (stripped.index("try:") if "try:" in stripped else 0) + 1)
 
 
 async def interrupt(engine: SQLiteEngine, function: Callable[..., object], line: int) -> bool:
@@ -530,7 +538,7 @@ async def interrupt(engine: SQLiteEngine, function: Callable[..., object], line:
     def trace(frame: Any, event: str, _: Any) -> Any:
         if frame.f_code is not code:
             return None
-        if event == "line" and frame.f_lineno == line:
+        if event in {"call", "line"} and frame.f_lineno == line:
             sys.settrace(None)
             raised.append(line)
             raise Interrupted
@@ -541,7 +549,12 @@ async def interrupt(engine: SQLiteEngine, function: Callable[..., object], line:
     sys.settrace(trace)
     try:
         first = marking(engine, f"{code.co_name}-{line}")
-        await asyncio.wait([first, asyncio.ensure_future(_read(engine))], timeout=30)
+        reading = asyncio.ensure_future(_read(engine))
+        if line in entry(function):
+            # Where the loop calls the function, nothing knows of the call until the next write.
+            await turns()
+            await asyncio.wait([marking(engine, "next")], timeout=30)
+        await asyncio.wait([first, reading], timeout=30)
     finally:
         sys.settrace(before)
     assert first.done(), f"the caller hangs: {code.co_qualname}, line {line}"
