@@ -305,11 +305,17 @@ class Application:
         token = call.caller.token
         if self.streams[token] >= self.max_streams:
             raise TooManyStreams(open=self.streams[token])
-        found: Events = await route.handler(call, **arguments)
+        # Before the handler waits: streams that are opened at the same time count too.
         self.streams[token] += 1
 
         def close() -> None:
             self.streams[token] -= 1
+
+        try:
+            found: Events = await route.handler(call, **arguments)
+        except BaseException:
+            close()
+            raise
 
         async def is_valid() -> bool:
             return await self.access.is_valid(call.caller)

@@ -135,6 +135,24 @@ async def test_a_token_has_a_bounded_number_of_streams(bus: Bus, token: Callable
 
 
 @pytest.mark.one_engine
+async def test_streams_that_are_opened_at_the_same_time_count(bus: Bus, token: Callable[[str], Awaitable[str]]) -> None:
+    async with serving(bus, max_streams=2) as server:
+        for path, refused in (("events/stream", "after=x"), ("live", "after=x"), ("state/s/watch", "after=-1")):
+            client = server.with_token(await token("read"))
+            # A request that fails gives its place back.
+            for _ in range(3):
+                assert (await client.get(f"{path}?{refused}")).status == 422
+            assert sorted(await opened_together(client, path, 12)) == [200] * 2 + [429] * 10
+
+
+async def opened_together(client: Client, path: str, count: int) -> list[int]:
+    """Return the statuses of streams that are open at the same time."""
+    async with AsyncExitStack() as stack:
+        opening = [stack.enter_async_context(client.stream(path)) for _ in range(count)]
+        return [stream.status for stream in await asyncio.gather(*opening)]
+
+
+@pytest.mark.one_engine
 async def test_a_revoked_token_ends_its_streams(client: Client, bus: Bus, monkeypatch: pytest.MonkeyPatch) -> None:
     set_default(monkeypatch, heartbeat=0.02)
     made = await bus.tokens.create("read", operator="grace")
