@@ -33,6 +33,20 @@ def escape_control_chars(text: str) -> str:
     return "".join(one if one.isprintable() or one in "\n\t" else ascii(one)[1:-1] for one in text)
 
 
+def escape_in_json(text: str) -> str:
+    r"""Return the JSON of a value with the characters in its strings escaped that a terminal interprets or does not
+    show. It stays the JSON of the same value.
+
+    >>> print(escape_in_json('"\x9b2J\u202e\U000e0041"'))
+    "\u009b2J\u202e\udb40\udc41"
+    """
+    if text.isprintable():
+        return text
+    for one in {one for one in set(text) if not one.isprintable()}:
+        text = text.replace(one, "\\u" + one.encode("utf-16-be").hex(" ", 2).replace(" ", "\\u"))
+    return text
+
+
 SCHEMA_VERSION = 1
 TIMES = frozenset({
     "created", "updated", "ended", "started", "finished", "expires", "due", "seen", "busy_until", "decided", "at",
@@ -42,7 +56,6 @@ TIMES = frozenset({
 _BREAKING = (*range(0x7F, 0xA0), 0x2028, 0x2029)
 """Characters beyond those that JSON escapes that end a line for some programs, or that a terminal interprets."""
 _ESCAPED = {code: ascii(chr(code))[1:-1] for code in (*range(0x20), 0x5C, *_BREAKING)}
-_ESCAPED_IN_JSON = {code: f"\\u{code:04x}" for code in _BREAKING}
 _encode = msgspec.json.Encoder().encode
 
 
@@ -109,11 +122,12 @@ class Notice(Result):
 class Done(Notice):
     """The result of an action: data, and a sentence that says what was done.
 
-    ``line`` replaces the sentence where the output is no terminal: an id or a number that scripts use.
+    ``line`` replaces the sentence where the output is no terminal: an id or a number that scripts use, or columns.
     """
 
-    def __init__(self, data: Any, sentence: str, line: str | None = None, code: int = 0) -> None:
-        super().__init__(data, sentence if line is None else line, code)
+    def __init__(self, data: Any, sentence: str, line: str | tuple[str, ...] | None = None, code: int = 0) -> None:
+        columns = (sentence,) if line is None else (line,) if isinstance(line, str) else line
+        super().__init__(data, "\t".join(map(plain, columns)), code)
         self._sentence = sentence
         self.confirms = line is None
         """True if the plain line is the sentence, which --quiet leaves out."""
@@ -271,7 +285,7 @@ def plain(value: Any, kind: str = "", form: PlainFormat = PLAIN) -> str:
         # Tabs and newlines separate columns and lines.
         return value.translate(_ESCAPED)
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return _encode(value).decode().translate(_ESCAPED_IN_JSON)
+        return escape_in_json(_encode(value).decode())
     return iso_time(value) if kind == "time" and not form.epoch else str(value)
 
 
@@ -290,7 +304,7 @@ def iso_time(milliseconds: float) -> str:
 
 def bare(value: Any) -> str:
     """Return a value that is the whole output: a string as is, other values as JSON."""
-    return value if isinstance(value, str) else _encode(value).decode()
+    return value if isinstance(value, str) else escape_in_json(_encode(value).decode())
 
 
 def emit(result: Result, *, json: bool, form: PlainFormat = PLAIN, quiet: bool = False) -> None:
@@ -318,7 +332,7 @@ def print_lines(lines: Sequence[str]) -> None:
 
 def write_json(fields: dict[str, Any]) -> None:
     """Print an envelope on its own line."""
-    _write(_encode({"schema_version": SCHEMA_VERSION, **fields}) + b"\n")
+    _write(f"{escape_in_json(_encode({'schema_version': SCHEMA_VERSION, **fields}).decode())}\n".encode())
 
 
 def is_terminal() -> bool:

@@ -431,6 +431,8 @@ def cell(value: Any, kind: str) -> Text:
     """Return a value as a cell."""
     if value is None:
         return Text(NOTHING, style="dim")
+    if isinstance(value, str):
+        value = escape_control_chars(value)
     if kind == "status":
         return coloured(str(value))
     if (kind == "time" or kind in TIMES) and isinstance(value, int):
@@ -446,10 +448,10 @@ def cell(value: Any, kind: str) -> Text:
         facts = " ".join(f"{name}={plain(one)}" for name, one in value.items() if one not in (None, {}, []))
         return Text(escape_control_chars(facts) or NOTHING)
     if kind == "command":
-        return Text(escape_control_chars(str(value)), style="bold cyan")
+        return Text(str(value), style="bold cyan")
     if kind == "names":
         return Text(escape_control_chars(", ".join(value)) or NOTHING)
-    return Text(escape_control_chars(value) if isinstance(value, str) else plain(value))
+    return Text(value if isinstance(value, str) else plain(value))
 
 
 def coloured(status: str) -> Text:

@@ -166,6 +166,11 @@ def test_no_control_character_of_a_value_reaches_the_output() -> None:
     assert not any(ord(one) < 32 or 127 <= ord(one) < 160 for one in plain([nasty, "\x7f"]))
 
 
+def test_the_path_of_a_file_is_one_line_without_control_characters(shell: Shell) -> None:
+    for number, words in enumerate((("export",), ("backup", "create"), ("metrics", "--output"))):
+        assert shell.say(*words, f"{number}\x1b[2J\ntwo").endswith(rf"{number}\x1b[2J\ntwo")
+
+
 KINDS = ("agent", "task", "session", "message")
 # In this order, as agent "a".
 SAID: list[tuple[tuple[str, ...], str]] = [

@@ -201,3 +201,27 @@ def test_a_file_of_settings_that_is_no_text_is_refused_by_name(shell: Shell) -> 
     error = shell.refused("status", code=2)
     assert (error["code"], error["fix"]) == ("usage", "convert it")
     assert "agentbus.toml is not UTF-8" in error["message"]
+
+
+HOSTILE = "\x9b2J\x9d0;owned\x07\x7f\u202ertl\u200b\U000e0041"
+
+
+def test_text_that_a_terminal_interprets_or_hides_is_escaped(shell: Shell) -> None:
+    shell.register("a")
+    with open_bus(shell) as bus:
+        bus.state("s").set("k", {"x": HOSTILE})
+        sender = bus.register("b", type="worker")
+        for _ in range(2):
+            sender.send("a", "note", {"x": HOSTILE})
+    commands: list[tuple[str, ...]] = [
+        ("state", "list", "--of", "s"), ("state", "get", "k", "--of", "s"), ("state", "get", HOSTILE, "--of", "s"),
+        ("messages", "show", "m-1"), ("receive", "--max", "1"),
+    ]  # fmt: skip
+    for words in commands:
+        for json in ((), ("--json",)):
+            shown = shell.draw(*words, *json, agent="a")
+            text = shown.out + shown.err
+            assert "rtl" in text
+            assert text.replace("\n", "").isprintable(), (words, text)
+    entry = shell.json("state", "get", "k", "--of", "s")
+    assert entry["value"] == {"x": HOSTILE}

@@ -226,7 +226,7 @@ def finish(call: Call) -> Result:
         call.note(f"{done.member} had already finished {done.meeting}")
     left = ", ".join(done.remaining)
     said = f"{done.member} finished {done.meeting}; {f'remaining: {left}' if left else 'it is complete'}"
-    return Done(done, said, "\t".join((done.meeting, left or "-")))
+    return Done(done, said, (done.meeting, left or "-"))
 
 
 def _is(session: str, status: str, done: str) -> Result:
