@@ -6,6 +6,7 @@ client in ``_meta``. Before, a handshake (``initialize``) states them once for a
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, TypeAlias
 
 import msgspec
@@ -118,7 +119,7 @@ def decode(
     try:
         found = msgspec.json.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Fault(PARSE_ERROR, f"the message is not JSON: {error}", status=400) from None
+        raise _unreadable(bytes(text), error) from None
     if not isinstance(found, list):
         return _message(found)
     if not batches:
@@ -129,6 +130,26 @@ def decode(
     if not 0 < len(found) <= MAX_BATCH:
         raise Fault(INVALID_REQUEST, f"a batch has 1 to {MAX_BATCH} messages, not {len(found)}", status=400)
     return [message for one in found if (message := _part(one)) is not None]
+
+
+def _unreadable(text: bytes, error: Exception) -> Fault:
+    """Return the fault of a message that cannot be decoded. Where only a text or a number in it is at fault, it has the
+    id of the request, so that the client does not wait for its answer."""
+    import json
+
+    fault = Fault(PARSE_ERROR, f"the message is not JSON: {error}", status=400)
+    with suppress(ValueError, RecursionError):
+        # What is not Unicode becomes half of a surrogate pair, which json accepts and msgspec does not.
+        found = json.loads(text.decode(errors="surrogateescape"))
+        id = found.get("id") if isinstance(found, dict) and "method" in found else None
+        try:
+            _encoder.encode(found)
+        except UnicodeEncodeError:
+            fault.message = "the message is not valid Unicode: send UTF-8 without halves of surrogate pairs (\\ud83d)"
+        if isinstance(id, int | str) and not isinstance(id, bool):
+            _encoder.encode(id)
+            fault.id = id
+    return fault
 
 
 def _part(found: Any) -> Request | Notification | Fault | None:

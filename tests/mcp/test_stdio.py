@@ -81,6 +81,15 @@ def test_what_is_no_message_is_answered_and_harms_nothing(start: Processes) -> N
     assert agent.call("join", name="a")["agent"] == "a"
 
 
+def test_a_call_with_half_a_character_is_answered_by_its_id(start: Processes) -> None:
+    client = start()
+    # What JSON.stringify of a text that was cut inside an emoji sends.
+    client.write(b'{"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "\\ud83d"}}\n')
+    answer = client.next()
+    assert (answer["id"], answer["error"]["code"]) == (7, -32700)
+    assert "not valid Unicode: send UTF-8" in answer["error"]["message"]
+
+
 def test_a_line_that_is_too_long_is_refused_and_the_next_one_answered(start: Processes) -> None:
     agent = start()
     piece = b"x" * 1024 * 1024
