@@ -347,9 +347,13 @@ class Application:
         except msgspec.ValidationError as error:
             raise InvalidRequest(reason=str(error)) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise MalformedRequest(reason=f"the body is not JSON: {error}") from None
+            raise MalformedRequest(
+                reason=f"the body is not JSON: {error}", advice="send one JSON value in UTF-8"
+            ) from None
         except RecursionError:
-            raise MalformedRequest(reason="the body is nested too deep") from None
+            raise MalformedRequest(
+                reason="the body is nested too deep", advice="send the inner part as a string"
+            ) from None
 
     @staticmethod
     async def _refuse_body(request: Request) -> None:
@@ -413,7 +417,8 @@ def _check_size(request: Request) -> None:
     scope = request.scope
     size = sum(len(name) + len(value) for name, value in scope["headers"])
     if size > MAX_HEADERS or len(scope.get("raw_path", b"")) + len(scope.get("query_string", b"")) > MAX_HEADERS:
-        raise MalformedRequest(reason=f"its path or its headers have more than {MAX_HEADERS} bytes")
+        reason = f"its path or its headers have more than {MAX_HEADERS} bytes"
+        raise MalformedRequest(reason=reason, advice="shorten them; large values belong in the body")
 
 
 async def _read_body(request: Request, limit: int) -> bytes:
@@ -450,7 +455,10 @@ def _parameters(request: Request) -> dict[str, list[str]]:
     try:
         pairs = parse_qsl(raw.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=_MAX_PARAMETERS)
     except (UnicodeDecodeError, ValueError):
-        raise MalformedRequest(reason="the query is not valid UTF-8, or has too many parameters") from None
+        advice = f"percent-encode it as UTF-8, with at most {_MAX_PARAMETERS} parameters"
+        raise MalformedRequest(
+            reason="the query is not valid UTF-8, or has too many parameters", advice=advice
+        ) from None
     found: dict[str, list[str]] = {}
     for name, value in pairs:
         found.setdefault(name, []).append(value)
@@ -519,7 +527,7 @@ def _unquote(segment: str) -> str:
     try:
         return unquote_to_bytes(segment).decode()
     except UnicodeDecodeError:
-        raise MalformedRequest(reason="the path is not UTF-8") from None
+        raise MalformedRequest(reason="the path is not UTF-8", advice="percent-encode it as UTF-8") from None
 
 
 def _host_name(host: str) -> str:

@@ -19,6 +19,7 @@ class MalformedRequest(RequestRefused):
 
     code = "malformed_request"
     text = "malformed request: {reason}"
+    fix_text = "{advice}"
 
 
 class InvalidRequest(InvalidInput):
