@@ -44,14 +44,15 @@ def describe_error(error: AgentBusError, *, for_shell: bool = False) -> Problem:
 
 
 def describe_for_http(error: AgentBusError) -> HTTPProblem:
-    """Return the problem that an HTTP response carries.
+    """Return the problem that an HTTP response carries, with the fix for the command line: its words are those of the
+    routes, and a client may be written in any language.
 
     >>> from agentbus.errors import UnknownTask
     >>> found = describe_for_http(UnknownTask(task="t-1"))
     >>> found.status, found.code, found.facts
     (404, 'unknown_task', {'task': 't-1'})
     """
-    described = describe_error(error)
+    described = describe_error(error, for_shell=True)
     return HTTPProblem(
         type=f"urn:agentbus:problem:{described.code}",
         title=described.code.replace("_", " "),
