@@ -172,4 +172,11 @@ def _decoded(name: str, text: str) -> str:
 
 def _mismatch(name: str, given: object, wanted: object) -> Fault:
     shown = "is missing" if given is None else f"is {str(given)[:100]!r}"
-    return Fault(HEADER_MISMATCH, f"header mismatch: {name} {shown}, the body has {str(wanted)[:100]!r}", status=400)
+    message = f"header mismatch: {name} {shown}, the body has {str(wanted)[:100]!r}"
+    if wanted is None:
+        fix = f"leave out the header {name}"
+    elif _VISIBLE.fullmatch(str(wanted)):
+        fix = f"repeat the value of the body in the header {name}: {str(wanted)[:100]}"
+    else:
+        fix = f"repeat the value of the body in the header {name}, in UTF-8 and Base64: =?base64?…?="
+    return Fault(HEADER_MISMATCH, message, {"fix": fix}, status=400)

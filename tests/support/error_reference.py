@@ -48,9 +48,8 @@ An error means that nothing was written. The exception is [`OutcomeUnknown`](#ou
 have happened; repeat the call with the same `message_id`.
 
 With `--json` the command line prints `{"schema_version": 1, "error": {"code": …, "message": …, "fix": …}}`. Its exit
-status is 1 (failed), 2 (wrong use), 3 (transient, try again) or 4 (nothing found, or timed out). Commands, the HTTP API and
-MCP word the
-fix as a command; where that differs from the fix of the Python API, both are given.
+status is 1 (failed), 2 (wrong use), 3 (transient, try again) or 4 (nothing found, or timed out). The command line, HTTP
+and MCP word a fix as a command; where that differs from the fix of the Python API, both are given.
 
 In the messages below, words in capitals stand for the facts of the error.
 """

@@ -249,6 +249,13 @@ async def test_the_checks_of_every_request_hold(client: Client, bus: Bus, token:
         assert found.headers["x-content-type-options"] == "nosniff"
         assert found.headers["cache-control"] == "no-store"
         assert ("www-authenticate" in found.headers) == (status == 401)
+    # Over stdio the same body needs no headers.
+    alone = (await caller.post(body)).json
+    fix = "repeat the value of the body in the header MCP-Protocol-Version: 2026-07-28"
+    assert (alone["id"], alone["error"]["code"], alone["error"]["data"]) == (1, -32020, {"fix": fix})
+    # A text that is not Unicode is answered by its id.
+    cut = await caller.post(b'{"jsonrpc": "2.0", "id": 7, "method": "ping", "params": {"a": "\\ud83d"}}')
+    assert (cut.status, cut.json["id"], "Unicode" in cut.json["error"]["message"]) == (400, 7, True)
     # A browser that is logged in has no identity here: no page can use it.
     login = await client.with_token(None).post("login", {"token": client.token}, X_Agentbus="1")
     cookie = login.headers["set-cookie"].partition(";")[0]
