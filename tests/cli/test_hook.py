@@ -391,7 +391,7 @@ def test_any_text_can_be_a_session(shell: Shell) -> None:
 
 
 def test_input_that_is_not_understood_disturbs_nothing(hooks: Client) -> None:
-    """The agent is known by its name; only the heartbeat is recorded."""
+    """The agent is known by its name; nothing but a heartbeat is recorded."""
 
     def check(text: str) -> None:
         done = hooks.shell.run("hook", "stop", input=text.encode(errors="surrogateescape"))
@@ -401,6 +401,13 @@ def test_input_that_is_not_understood_disturbs_nothing(hooks: Client) -> None:
         check(text)
     large = json.dumps({"session_id": "s-1", "tool_response": "x" * 5_000_000})
     check(large)
+
+
+def test_input_that_is_not_understood_registers_no_agent(shell: Shell) -> None:
+    for text in ("{bad", "[1]", "null", "\udcff"):
+        done = shell.run("hook", "prompt", input=text.encode(errors="surrogateescape"))
+        assert (done.code, done.out, done.err) == (0, "", "")
+    assert joined(shell) == []
 
 
 def test_without_a_bus_nothing_happens(nowhere: Shell) -> None:

@@ -28,7 +28,7 @@ from agentbus.cli.clients import (
     STOP,
 )
 from agentbus.cli.context import Call, Command
-from agentbus.cli.errors import DONE
+from agentbus.cli.errors import DONE, Usage
 from agentbus.core import process_info
 from agentbus.core.validation import Priority
 from agentbus.errors import AgentBusError, AgentFenced, UnknownAgent, VersionConflict
@@ -124,7 +124,7 @@ def hook(call: Call) -> int:
         call.settings.values["lock_timeout"] = min(_LOCK_TIMEOUT, call.settings.values["lock_timeout"])
         _handle(Hook(call, event, given))
     except AgentBusError:
-        # No bus, or none that answers.
+        # No bus, none that answers, or input that is not understood.
         if call.arguments.debug:
             raise
     finally:
@@ -141,12 +141,13 @@ def _give_up_after(seconds: float) -> None:
 
 
 def _read_input() -> Input:
-    if sys.stdin is None or sys.stdin.isatty():
-        return Input()
+    """Return what the client passes; without any, an empty input. Raises Usage: then the hook does nothing."""
     try:
-        return msgspec.json.decode(sys.stdin.buffer.read(_MAX_INPUT), type=Input)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError):
-        return Input()
+        given = b"" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.buffer.read(_MAX_INPUT)
+        return msgspec.json.decode(given, type=Input) if given.strip() else Input()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
+        reason = f"standard input is not a JSON object: {error}"
+        raise Usage(reason=reason, advice="pass what the client passes to its hooks") from None
 
 
 class Hook:
