@@ -75,12 +75,10 @@ def _main(words: list[str]) -> int:
         sys.stdout.flush()
         return code
     except AgentBusError as error:
+        return _report(error, json, logs, debug)
+    except KeyboardInterrupt as error:
         if debug:
-            raise
-        return _report(error, json, logs)
-    except KeyboardInterrupt:
-        if debug:
-            raise
+            _print_traceback(error)
         return errors.INTERRUPTED
     except BrokenPipeError:
         return _discard_output()
@@ -88,15 +86,15 @@ def _main(words: list[str]) -> int:
         # Help, or a signal.
         return end.code if isinstance(end.code, int) else errors.DONE
     except OSError as error:
-        if debug:
-            raise
-        return _report(errors.from_os_error(error), json, logs)
+        shown = errors.from_os_error(error)
+        shown.__cause__ = error
+        return _report(shown, json, logs, debug)
     except Exception as error:
-        if debug:
-            raise
         from agentbus.core.validation import error_text
 
-        return _report(_Unexpected(reason=error_text(error)), json, logs)
+        unexpected = _Unexpected(reason=error_text(error))
+        unexpected.__cause__ = error
+        return _report(unexpected, json, logs, debug)
 
 
 class _Unexpected(AgentBusError):
@@ -359,8 +357,10 @@ def _family_help(family: str, members: list[str], commands: dict[str, Command]) 
     raise SystemExit(errors.DONE)
 
 
-def _report(error: AgentBusError, json: bool, logs: bool) -> int:
+def _report(error: AgentBusError, json: bool, logs: bool, debug: bool) -> int:
     try:
+        if debug:
+            _print_traceback(error)
         if json:
             write_json({"error": _describe(error)})
             # On a full disk, the buffer still holds it.
@@ -374,6 +374,18 @@ def _report(error: AgentBusError, json: bool, logs: bool) -> int:
         with suppress(OSError):
             _explain(error, logs)
     return errors.exit_code(error)
+
+
+def _print_traceback(error: BaseException) -> None:
+    """Print the traceback of an error, with the fixes for the command line."""
+    from traceback import format_exception
+
+    chained: BaseException | None = error
+    while chained is not None:
+        if isinstance(chained, AgentBusError) and chained._fix(chained.shell_fix_text) is not None:
+            chained.__dict__["fix_text"] = chained.shell_fix_text
+        chained = chained.__cause__ or chained.__context__
+    print(escape_control_chars("".join(format_exception(error))), end="", file=sys.stderr)
 
 
 def _describe(error: AgentBusError) -> Problem:

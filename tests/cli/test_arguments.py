@@ -170,8 +170,19 @@ def test_where_nothing_can_be_printed_nothing_is_lost(agent: Shell) -> None:
     assert len(agent.json("receive", "--ack", agent="a")) == 1
 
 
-def test_debug_shows_where(agent: Shell) -> None:
-    process = agent.start("send", "nobody", "note", "1", "--debug", agent="a")
-    _, err = process.communicate(timeout=30)
-    assert b"Traceback" in err
-    assert process.returncode == 1
+def test_debug_adds_a_traceback_and_changes_nothing_else(agent: Shell) -> None:
+    cases: tuple[tuple[str, ...], ...] = (
+        ("send", "nobody", "note", "1", "--agent", "a"), ("ack", "m-9", "--agent", "a"), ("task", "show", "t-9"),
+        ("send", "--no-such-option"), ("receive",),
+    )  # fmt: skip
+    for words in cases:
+        plain, debug = agent.run(*words), agent.run(*words, "--debug")
+        assert (debug.code, debug.out) == (plain.code, plain.out), words
+        assert debug.code != 0
+        assert "Traceback" in debug.err, words
+        assert debug.err.endswith(plain.err), words
+        assert "bus." not in debug.err.rpartition("Traceback")[2].partition("\nagentbus.")[2], words
+        assert agent.refused(*words, "--debug", code=plain.code) == agent.refused(*words, code=plain.code)
+    hook = agent.start("hook", "nope", "--client", "claude", "--debug")
+    out, err = hook.communicate(timeout=30)
+    assert (hook.returncode, out, b"Traceback" in err) == (2, b"", True)
