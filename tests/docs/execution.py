@@ -38,6 +38,14 @@ def is_installed(module: str | None) -> bool:
         return False
 
 
+def _shorten_sleeps(block: Block) -> str:
+    """Return a program whose work takes as long as its mark ``sleep`` says: a reader needs time to kill it."""
+    seconds = block.marks.get("sleep")
+    return (
+        block.text if seconds is None else re.sub(r"asyncio\.sleep\([\d.]+\)", f"asyncio.sleep({seconds})", block.text)
+    )
+
+
 class BlockFailed(AssertionError):
     """A block did not do what its page says."""
 
@@ -73,7 +81,7 @@ class PageRun:
         if "file" in block.marks:
             path = self._directory / block.marks["file"]
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(block.text, encoding="utf-8")
+            path.write_text(_shorten_sleeps(block), encoding="utf-8")
         elif "output" in block.marks:
             self._compare(block, block.text, self._output)
         elif block.language in {"python", "setup"}:

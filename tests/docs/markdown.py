@@ -11,7 +11,7 @@ RUN = {"python", "sh", "bash", "console"}
 PARSED = {"json", "toml"}
 SHOWN = {"", "text", "sql", "ini", "mermaid", "yaml"}
 LANGUAGES = RUN | PARSED | SHOWN
-MARKS = {"not run", "exits", "file", "background", "output", "needs"}
+MARKS = {"not run", "exits", "file", "background", "output", "needs", "sleep"}
 
 _FENCE = re.compile(r"^(?P<indent> *)(?P<ticks>```+|~~~+)(?P<language>[^\s`]*)[^`]*$")
 _MARK = re.compile(r"^<!--\s*(?P<name>not run|exits|[\w-]+)\s*:?\s*(?P<value>.*?)\s*-->$")
