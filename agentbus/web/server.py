@@ -19,6 +19,7 @@ import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from agentbus.api.servers import announce, state_directory
+from agentbus.core.validation import check_range
 from agentbus.errors import InvalidInput
 from agentbus.web.access import Access
 from agentbus.web.app import LOOPBACK, MAX_HEADERS, MAX_STREAMS, Application
@@ -239,7 +240,8 @@ def _config(app: Application) -> uvicorn.Config:
 
 def listen(host: str, port: int | None) -> socket.socket:
     """Return a socket that listens: at the port, or without one at the default port or the next free one."""
-    ports = range(PORT, PORT + _PORTS) if port is None else (port,)
+    # The system would take a greater number modulo 65536.
+    ports = range(PORT, PORT + _PORTS) if port is None else (check_range(port, "port", 0, 65535),)
     for number in ports:
         try:
             return _bind(host, number)
@@ -247,7 +249,8 @@ def listen(host: str, port: int | None) -> socket.socket:
             if error.errno == errno.EADDRINUSE and port is None:
                 continue
             reason = error.strerror or str(error)
-            raise InvalidInput(reason=f"cannot listen at {host}:{number}: {reason}") from None
+            advice = "pass another port, or none: then it is the next free one"
+            raise InvalidInput(reason=f"cannot listen at {host}:{number}: {reason}", advice=advice) from None
     return _bind(host, 0)
 
 
