@@ -92,7 +92,8 @@ def check_role(role: object) -> str:
     if isinstance(role, str) and role.startswith("agent:"):
         return f"agent:{check_agent(role.removeprefix('agent:'))}"
     if role not in ("read", "operate"):
-        raise OutOfRange(what="role", value=role, allowed="read, operate, or agent:<id>")
+        advice = "read shows the bus, operate also changes it, agent:planner-1 acts as that agent"
+        raise OutOfRange(what="role", value=role, allowed="read, operate, or agent:<id>", advice=advice)
     return str(role)
 
 

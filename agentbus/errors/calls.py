@@ -11,6 +11,7 @@ class InvalidInput(AgentBusError, ValueError):
     """The call is invalid. Nothing was written."""
 
     code = "invalid_input"
+    fix_text = "{advice}"
 
 
 class InvalidName(InvalidInput):
@@ -200,7 +201,7 @@ class UnknownParticipant(NotFound):
     """The meeting has no participant of this name."""
 
     code = "unknown_participant"
-    text = "{member!r} is not in the {meeting} of session {session!r}"
+    text = "no participant {member!r} in meeting {meeting!r} of session {session!r}"
     fix_text = "add it first: session.participants([…, {member!r}], name={meeting!r})"
     shell_fix_text = "agentbus session participants {session} shows the participants"
 
@@ -304,11 +305,15 @@ class AgentFenced(Conflict):
 
 
 class LeaseLost(Conflict):
-    """The lease on the message expired or was released."""
+    """The lease on the message expired or was released, or the message was not received yet."""
 
     code = "lease_lost"
-    text = "lease on message {message_id} lost: it is {status}, held by {holder}"
-    fix_text = "the lease expired; discard the result"
+    text = "{state} message {message_id}: it is {status}, held by {holder}"
+    fix_text = "{remedy}"
+
+    def __init__(self, **facts: Any) -> None:
+        lost = {"state": "lost the lease on", "remedy": "the lease expired; discard the result"}
+        super().__init__(**{**lost, **facts})
 
 
 class AlreadySettled(LeaseLost):

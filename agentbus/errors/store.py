@@ -298,6 +298,7 @@ class NotWritable(StoreError):
 
     code = "not_writable"
     text = "cannot write {path}: {reason}"
+    fix_text = "{advice}"
 
 
 class ReadOnlyBus(NotWritable):

@@ -77,8 +77,13 @@ class TaskEnded(Conflict):
 
     code = "task_ended"
     text = "task {task!r} has {status}"
-    fix_text = "let it continue first: bus.tasks.resume({task!r}), or bus.tasks.restart({task!r}) if it has completed"
-    shell_fix_text = "let it continue first: agentbus task resume {task}, or agentbus task restart if it has completed"
+    fix_text = "let it run again first: bus.tasks.{action}({task!r})"
+    shell_fix_text = "let it run again first: agentbus task {action} {task}"
+
+    def __init__(self, **facts: Any) -> None:
+        actions = {"completed": "restart", "failed": "resume", "stopped": "resume"}
+        action = actions.get(facts.get("status", ""))
+        super().__init__(**({} if action is None else {"action": action}) | facts)
 
 
 class SignalIdConflict(Conflict):

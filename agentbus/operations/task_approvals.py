@@ -177,7 +177,7 @@ def _decidable(request: DecideRequest, now: Now) -> Op[tuple[HeldTask, str] | Ag
             advice = f"name one of them: {names}"
         else:
             advice = "it asks again when it comes to an approval"
-        status = f"asking for {len(open_ones) or 'no'} approvals"
+        status = f"waiting for {len(open_ones)} approvals" if open_ones else "not waiting for an approval"
         return WrongState(what="task", name=task.id, status=status, action="decide", advice=advice)
     named = [row for row in known if request.name in row[:2]]
     if not named:

@@ -112,7 +112,7 @@ async def test_agents_cannot_decide(bus: Bus) -> None:
 
 async def test_a_decision_is_final_and_an_unknown_approval_cannot_be_decided(bus: Bus) -> None:
     task = await bus.tasks.start(asking, {})
-    with pytest.raises(WrongState, match="asking for no approvals"):
+    with pytest.raises(WrongState, match="not waiting for an approval"):
         await bus.tasks.approve(task.id, by="ada")
     await work_off(bus, asking)
     with pytest.raises(UnknownApproval):

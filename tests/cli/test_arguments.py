@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import socket
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -186,3 +188,15 @@ def test_debug_adds_a_traceback_and_changes_nothing_else(agent: Shell) -> None:
     hook = agent.start("hook", "nope", "--client", "claude", "--debug")
     out, err = hook.communicate(timeout=30)
     assert (hook.returncode, out, b"Traceback" in err) == (2, b"", True)
+
+
+def test_errors_name_what_the_user_typed_and_have_a_fix(agent: Shell) -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = str(taken.getsockname()[1])
+        assert agent.refused("serve", "--port", port, code=2)["fix"]
+    assert "65535" in agent.refused("serve", "--port", "99999", code=2)["message"]
+    (agent.directory / "old").touch()
+    assert agent.refused("export", "old", code=1)["fix"]
+    assert agent.refused("token", "create", "foo", code=2)["fix"]
+    agent.environment["AGENTBUS_DURABILITY"] = "foo"
+    assert "AGENTBUS_DURABILITY" in agent.refused("status", code=2)["message"]

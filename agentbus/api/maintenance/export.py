@@ -119,6 +119,9 @@ def _portions(keys: Sequence[tuple[Any, int]]) -> Iterator[list[Any]]:
         yield portion
 
 
+_ADVICE = "name a new file, or a directory, in which the export gets a name with the time"
+
+
 def _target(path: Path, home: Path, session: str | None, now: int) -> Path:
     try:
         if path.is_dir():
@@ -128,7 +131,7 @@ def _target(path: Path, home: Path, session: str | None, now: int) -> Path:
     except OSError as error:
         raise file_error(path, error) from error
     if reason is not None:
-        raise NotWritable(path=str(path), reason=reason)
+        raise NotWritable(path=str(path), reason=reason, advice=_ADVICE)
     return path
 
 
@@ -136,7 +139,7 @@ def _give_name(file: Path, target: Path) -> None:
     try:
         publish(file, target)
     except FileExistsError:
-        raise NotWritable(path=str(target), reason="the file exists already") from None
+        raise NotWritable(path=str(target), reason="the file exists already", advice=_ADVICE) from None
     except OSError as error:
         raise file_error(target, error) from error
 
