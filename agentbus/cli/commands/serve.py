@@ -153,10 +153,10 @@ COMMANDS = {
     ),
     "token list": Command(
         listed, "List the tokens of HTTP clients.", "agentbus token list",
-        output="plain output: id, role, operator, created, expires",
+        output="plain output: id, role, operator, created, expires", columns=True,
     ),
     "token revoke": Command(
         revoke, "Revoke tokens: their next request is refused.", "agentbus token revoke t-5f2c81d0", _revoke,
-        output="plain output: id, role, operator",
+        output="plain output: id, role, operator", columns=True,
     ),
 }  # fmt: skip
