@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agentbus.cli.errors import InvalidJSON, NotText, Usage, echoed
-from agentbus.errors import PayloadTooLarge, SnapshotTooLarge
+from agentbus.core.validation import MAX_SECONDS
+from agentbus.errors import OutOfRange, PayloadTooLarge, SnapshotTooLarge
 
 if TYPE_CHECKING:
     from agentbus.cli.context import Call
@@ -145,15 +146,22 @@ def days(text: str) -> int | float:
 def _duration(text: str, unit: int) -> int | float:
     found = _number(text)
     if found is not None:
-        return found
+        return _bounded(text, found, unit)
     given = text.strip()
     for name, milliseconds in _UNITS.items():
         count = _number(given.removesuffix(name)) if given.endswith(name) else None
         if count is not None:
             # More digits than a float can hold count as infinite.
             found = float(str(count)) * milliseconds / (unit * 1000)
-            return int(found) if found.is_integer() else found
+            return _bounded(text, int(found) if found.is_integer() else found, unit)
     raise ArgumentTypeError(f"{echoed(text)} is not a duration: {_EXAMPLES[unit]}, 500ms, 5s, 10m, 1h, 2d")
+
+
+def _bounded(text: str, found: int | float, unit: int) -> int | float:
+    """Return a duration in range. The error shows what was typed: the API has other names and units."""
+    if 0 <= found <= MAX_SECONDS / unit:
+        return found
+    raise OutOfRange(what="duration", value=text, allowed=f"from 0 to {MAX_SECONDS // 86_400}d")
 
 
 _UNITS = {"ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}

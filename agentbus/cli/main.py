@@ -17,7 +17,7 @@ from agentbus.cli.command_table import ALIASES, COMMANDS, DEFAULTS, LOGGED
 from agentbus.cli.context import Call, Command, gather_settings
 from agentbus.cli.errors import Usage
 from agentbus.cli.output import escape_control_chars, write_json
-from agentbus.errors import AgentBusError
+from agentbus.errors import AgentBusError, OutOfRange
 from agentbus.errors.base import shortened
 
 if TYPE_CHECKING:
@@ -187,6 +187,15 @@ class Parser(ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise Usage(reason=shortened(message), advice=f"see {self.prog} --help")
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        try:
+            return super()._get_value(action, arg_string)
+        except argparse.ArgumentError as error:
+            found = error.__context__
+            if isinstance(found, OutOfRange):
+                raise OutOfRange(**{**found.facts, "what": "/".join(action.option_strings)}) from None
+            raise
 
     def action(self, option: str) -> argparse.Action | None:
         return self._option_string_actions.get(option)

@@ -200,3 +200,10 @@ def test_errors_name_what_the_user_typed_and_have_a_fix(agent: Shell) -> None:
     assert agent.refused("token", "create", "foo", code=2)["fix"]
     agent.environment["AGENTBUS_DURABILITY"] = "foo"
     assert "AGENTBUS_DURABILITY" in agent.refused("status", code=2)["message"]
+
+
+def test_a_duration_out_of_range_is_named_as_it_was_typed(agent: Shell) -> None:
+    for words in (("receive", "--wait", "-1"), ("cleanup", "--keep-days", "-1d"), ("receive", "--wait", "1e12")):
+        message = agent.refused(*words, code=2)["message"]
+        assert words[1] in message
+        assert words[2] in message

@@ -16,7 +16,6 @@ from agentbus.cli.errors import DONE, FAILED
 from agentbus.cli.operators import AgentsCannotDecide, caller
 from agentbus.cli.output import PLAIN, Done, One, PlainFormat, Result, Rows, plain
 from agentbus.cli.views import Fields, Part, Sections, progress_bar
-from agentbus.core.validation import check_seconds
 from agentbus.errors import PlanOutdated, WrongState
 
 if TYPE_CHECKING:
@@ -191,14 +190,11 @@ def _policy(
     changes: dict[str, Any] = {}
     if keep_days is not None:
         seconds = keep_days * _DAY
-        check_seconds(seconds, "keep-days in seconds", zero=True)
         changes = dict.fromkeys(_FOR_DAYS, seconds)
         changes["checkpoints_daily"] = int(keep_days)
     if failed_sessions is not None:
-        check_seconds(failed_sessions * 3600, "failed-sessions in seconds", zero=True)
         changes["failed_sessions"] = failed_sessions * 3600
     if histories is not None:
-        check_seconds(histories * _DAY, "histories in seconds", zero=True)
         changes["histories"] = histories * _DAY
     return replace(policy, **changes)
 
