@@ -334,3 +334,10 @@ def test_a_reply_before_the_message_was_received_says_so(shell: Shell) -> None:
     agent.say("receive", agent="b")
     agent.say("nack", message, "--delay", "0", agent="b")
     assert agent.refused("reply", message, "note", "1", agent="b", code=1)["fix"] != "receive the message first"
+
+
+def test_a_message_of_the_shell_joins_a_thread(shell: Shell) -> None:
+    shell.register("a")
+    sent = shell.say("send", "a", "note", "1", "--correlation", "plan-7", agent="a")
+    assert shell.told("messages", "show", sent)["correlation"] == "plan-7"
+    assert len(shell.told("messages", "list", "--correlation", "plan-7")["items"]) == 1

@@ -94,7 +94,7 @@ def _recipient(given: Any) -> str:
 
 
 def _options(given: Any) -> dict[str, Any]:
-    names = ("priority", "delay", "ttl", "session", "max_attempts")
+    names = ("priority", "delay", "ttl", "session", "correlation", "max_attempts")
     found = {name: value for name in names if (value := getattr(given, name)) is not None}
     if given.header:
         found["headers"] = _headers(given.header)
@@ -159,6 +159,7 @@ def _send_options(parser: ArgumentParser) -> None:
     add("--ttl", type=seconds, metavar="S", help="time to live in seconds")
     add("--id", metavar="ID", help="id of the message; with the same id it is sent only once")
     add("--session", metavar="ID", help="session (default: that of the calling agent)")
+    add("--correlation", metavar="TEXT", help="name that it shares with the messages it belongs to")
     add("--header", action="append", metavar="NAME=VALUE", help="a header of the message (repeatable)")
     add("--max-attempts", type=int, metavar="N", help="deliveries before it becomes a dead letter (default 5)")
     by_option(parser)
