@@ -89,3 +89,15 @@ def test_a_relative_configuration_directory_is_ignored(
     monkeypatch.setenv("XDG_CONFIG_HOME", "config")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert trust.path() == str(tmp_path / ".config" / "agentbus" / "trusted")
+
+
+def test_the_root_directory_cannot_be_accepted(nowhere: Shell, config: Path) -> None:
+    assert nowhere.refused("trust", "/", code=2)["code"] == "usage"
+    assert nowhere.refused("trust", "/tmp/..", code=2)["code"] == "usage"
+    assert nowhere.told("trust") == []
+
+
+def test_accepting_and_removing_say_what_was_done(nowhere: Shell, config: Path) -> None:
+    added, removed = nowhere.run("trust", "./missing"), nowhere.run("trust", "--remove", "./missing")
+    assert added.out != removed.out
+    assert "missing" in added.err

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser
 
 from agentbus.cli.context import Call, Command
 from agentbus.cli.errors import NothingThere, Usage
-from agentbus.cli.output import Result, Rows
+from agentbus.cli.output import Done, Result, Rows
 from agentbus.core import trust
 
 _COLUMNS = ("kind", "value")
@@ -22,18 +23,28 @@ def trust_target(call: Call) -> Result:
     if given.list:
         raise Usage(reason="--list takes no target", advice="agentbus trust --list")
     entries = _entries(given.target)
+    if not given.remove:
+        _check_homes(call, entries)
     for kind, value in entries:
         if not given.remove:
             trust.trust(kind, value)
         elif not trust.distrust(kind, value):
             raise NothingThere(what=f"{value} is not trusted", advice="agentbus trust --list shows the trusted ones")
-    return _rows(entries)
+    named = ", ".join(value for _, value in entries)
+    return Done(_rows(entries).data(), f"{'no longer trusted' if given.remove else 'trusted'}: {named}")
+
+
+def _check_homes(call: Call, entries: list[tuple[trust.Kind, str]]) -> None:
+    """Refuse the root directory, below which everything is. A directory may be made later."""
+    for kind, value in entries:
+        if kind == "home" and value == "/":
+            raise Usage(reason="/ cannot be trusted: every directory is below it", advice="name the directory of a bus")
+        if kind == "home" and not os.path.isdir(value):
+            call.note(f"{value} does not exist yet")
 
 
 def _entries(target: str) -> list[tuple[trust.Kind, str]]:
     """Return the entries of a target: each server of a URL, or one directory."""
-    import os
-
     from agentbus.engine.postgres.server import parse
     from agentbus.engine.url import server_url
 
@@ -63,7 +74,8 @@ COMMANDS = {
         "agentbus trust postgresql://db.example.org:5432",
         _arguments,
         output="Only a trusted server that agentbus.toml names receives your password or certificate.\n"
-        "The trusted ones are stored in ~/.config/agentbus/trusted.\n\nplain output: kind (host or home), value",
+        "The trusted ones are stored in ~/.config/agentbus/trusted.\n\nplain output: kind (host or home), value;\n"
+        "with a target, a sentence that says what was done",
         columns=True,
     ),
 }
