@@ -553,9 +553,14 @@ class QueueFull(QuotaExceeded):
     """The mailbox holds as many messages as its quota allows."""
 
     code = "queue_full"
-    text = "queue {kind}:{name} is full ({waiting}/{most})"
+    text = "the queue of {address} is full ({waiting}/{most})"
     fix_text = "wait until messages are consumed, or raise the quota: bus.quotas.change(depth=…)"
     shell_fix_text = "wait until messages are consumed, or raise the quota: agentbus quotas --depth N"
+
+    def __init__(self, **facts: Any) -> None:
+        # The address of an agent is its id.
+        name, kind = facts.get("name"), facts.get("kind")
+        super().__init__(**{"address": name if kind == "agent" else f"{kind}:{name}", **facts})
 
 
 class SendingTooFast(QuotaExceeded):

@@ -58,7 +58,7 @@ async def test_a_full_mailbox_refuses_messages(bus: Bus) -> None:
         await a.send("b", "note", number, delay=60 if number == 2 else None)
     with pytest.raises(QueueFull) as refused:
         await a.send("b", "note", 3)
-    assert refused.value.facts == {"kind": "agent", "name": "b", "waiting": 3, "most": 3}
+    assert refused.value.facts == {"kind": "agent", "name": "b", "address": "b", "waiting": 3, "most": 3}
     assert refused.value.transient
     assert "depth" in str(refused.value.fix)
     await b.send("a", "note", "another mailbox has room")
