@@ -31,6 +31,7 @@ class InvalidPayload(InvalidInput):
     code = "invalid_payload"
     text = "invalid payload: {reason}"
     fix_text = "{rule}"
+    shell_fix_text = "see what the type accepts: agentbus types show {type}"
 
     def __init__(self, **facts: Any) -> None:
         rule = "use JSON values: None, True, False, finite numbers, strings, lists, and dicts with string keys"

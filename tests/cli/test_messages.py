@@ -341,3 +341,11 @@ def test_a_message_of_the_shell_joins_a_thread(shell: Shell) -> None:
     sent = shell.say("send", "a", "note", "1", "--correlation", "plan-7", agent="a")
     assert shell.told("messages", "show", sent)["correlation"] == "plan-7"
     assert len(shell.told("messages", "list", "--correlation", "plan-7")["items"]) == 1
+
+
+def test_a_payload_that_does_not_match_its_type_names_the_command_that_shows_it(shell: Shell) -> None:
+    shell.register("a")
+    shell.say("types", "add", "plan", "--schema", '{"type": "object"}')
+    error = shell.refused("send", "a", "plan", "1", agent="a", code=2)
+    assert error["code"] == "invalid_payload"
+    assert "agentbus types show plan" in error["fix"]
