@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.cli.errors import NoIdentity, Usage, check_text
 from agentbus.cli.output import escape_control_chars
 from agentbus.core.validation import DURABILITY, LOCK_TIMEOUT, MAX_PAYLOAD, MAX_SNAPSHOT, VISITOR_LEASE, check_choice
-from agentbus.engine.url import server_url
+from agentbus.engine.url import directory_path, server_url
 from agentbus.errors import AgentBusError
 
 if TYPE_CHECKING:
@@ -366,9 +366,8 @@ def _trusted_directory(url: str, home: str) -> str:
     from agentbus.core.trust import is_trusted_home
     from agentbus.errors import UntrustedHome
 
-    text = url.removeprefix("sqlite://").removeprefix("/") if url.startswith("sqlite://") else url
     project = os.path.dirname(os.path.realpath(home))
-    path = os.path.realpath(os.path.join(project, os.path.expanduser(text)))
+    path = os.path.realpath(os.path.join(project, os.path.expanduser(directory_path(url))))
     if os.path.commonpath([project, path]) == project or is_trusted_home(path):
         return path
     reason = f"{home}/{FILE} names it, and it is outside {project}"

@@ -28,6 +28,15 @@ def server_url(url: str | os.PathLike[str] | None) -> str | None:
     return given if isinstance(given, str) and given.startswith(_SERVERS) else None
 
 
+def directory_path(url: str) -> str:
+    """Return the path of a directory: ``sqlite:///relative``, ``sqlite:////absolute``, or the path itself.
+
+    >>> directory_path("sqlite:///bus"), directory_path("sqlite:////srv/bus"), directory_path("bus")
+    ('bus', '/srv/bus', 'bus')
+    """
+    return url.removeprefix("sqlite://").removeprefix("/") if url.startswith("sqlite://") else url
+
+
 @contextmanager
 def require_driver() -> Iterator[None]:
     """Raise NoDriver if the import of an engine in the block lacks its driver."""

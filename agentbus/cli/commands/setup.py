@@ -105,11 +105,11 @@ def _url(call: Call, scope: Scope) -> str:
     import os
     from urllib.parse import urlsplit
 
-    from agentbus.engine.url import server_url
+    from agentbus.engine.url import directory_path, server_url
 
     url = str(call.settings["url"])
     if (server := server_url(url)) is None:
-        path = url.removeprefix("sqlite://")
+        path = directory_path(url)
         return path if scope == PROJECT else os.path.abspath(os.path.expanduser(path))
     parts = urlsplit(server)
     if scope == PROJECT and (parts.password is not None or "password=" in (parts.query or "")):

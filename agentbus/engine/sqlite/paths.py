@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agentbus.core.files import check_directory, check_file, check_home
+from agentbus.engine.url import directory_path
 from agentbus.errors import (
     InvalidUrl,
     NoBus,
@@ -118,8 +119,11 @@ def find(url: str | os.PathLike[str] | None) -> Home:
     if not isinstance(text, str):
         raise InvalidUrl(url=text, reason="it is not text")
     if text.startswith("sqlite://"):
-        # As in other tools: sqlite:///relative, sqlite:////absolute.
-        text = text.removeprefix("sqlite://").removeprefix("/")
+        text = directory_path(text)
+        first = text.partition("/")[0]
+        if first and first != text and not os.path.lexists(first) and os.path.isdir(f"/{first}"):
+            reason = f"{text} is relative, and there is no {first} here; write sqlite:////{text} for /{text}"
+            raise InvalidUrl(url=url, reason=reason)
     elif "://" in text:
         raise InvalidUrl(url=text.split("://", maxsplit=1)[0] + "://…", reason="unknown scheme")
     if not text or "\0" in text:

@@ -294,3 +294,12 @@ def test_numbered_parameters_are_bound_without_a_warning() -> None:
         database.executemany("INSERT INTO t VALUES (?2, ?1)", iter([(1, 2), [3, 4]]))
         assert database.execute("SELECT a, b FROM t WHERE a > ?1", [2]).fetchall() == [(4, 3)]
         assert database.execute("SELECT ?", [5]).fetchall() == [(5,)]
+
+
+def test_a_relative_url_that_means_an_absolute_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in other tools, ``sqlite:///tmp/x`` is relative. Without a ``tmp`` here, ``/tmp/x`` was meant."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidUrl, match="sqlite:////usr/x"):
+        agentbus.connect("sqlite:///usr/x")
+    (tmp_path / "usr").mkdir()
+    agentbus.connect("sqlite:///usr/x")
