@@ -17,23 +17,26 @@ import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 
-import httpx
-import uvicorn
-from a2a.client import Client, ClientConfig, ClientFactory
-from a2a.helpers import get_artifact_text, new_text_message
-from a2a.server.request_handlers import DefaultRequestHandler
-from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
-from a2a.types.a2a_pb2 import (
-    AgentCapabilities,
-    AgentCard,
-    AgentInterface,
-    AgentSkill,
-    GetTaskRequest,
-    Role,
-    SendMessageRequest,
-    Task,
-)
-from starlette.applications import Starlette
+try:
+    import httpx
+    import uvicorn
+    from a2a.client import Client, ClientConfig, ClientFactory
+    from a2a.helpers import get_artifact_text, new_text_message
+    from a2a.server.request_handlers import DefaultRequestHandler
+    from a2a.server.routes import create_agent_card_routes, create_jsonrpc_routes
+    from a2a.types.a2a_pb2 import (
+        AgentCapabilities,
+        AgentCard,
+        AgentInterface,
+        AgentSkill,
+        GetTaskRequest,
+        Role,
+        SendMessageRequest,
+        Task,
+    )
+    from starlette.applications import Starlette
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}; in the checkout: python -m pip install '.[a2a,web]'") from None
 
 import agentbus
 from agentbus.integrations.a2a import AgentBusExecutor, AgentBusTaskStore

@@ -17,10 +17,13 @@ import tempfile
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from google.adk.agents import BaseAgent
-from google.adk.events import Event, EventActions
-from google.adk.runners import Runner
-from google.genai import types
+try:
+    from google.adk.agents import BaseAgent
+    from google.adk.events import Event, EventActions
+    from google.adk.runners import Runner
+    from google.genai import types
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}; in the checkout: python -m pip install '.[adk]'") from None
 
 import agentbus
 from agentbus.integrations.adk import AgentBusSessionService

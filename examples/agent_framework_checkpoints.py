@@ -14,7 +14,10 @@ import subprocess
 import sys
 import tempfile
 
-from agent_framework import Executor, Workflow, WorkflowBuilder, WorkflowContext, handler
+try:
+    from agent_framework import Executor, Workflow, WorkflowBuilder, WorkflowContext, handler
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}; in the checkout: python -m pip install '.[agent-framework]'") from None
 
 import agentbus
 from agentbus.integrations.agent_framework import AgentBusCheckpointStorage

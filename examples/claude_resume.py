@@ -21,7 +21,10 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, query
+try:
+    from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, query
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}; in the checkout: python -m pip install '.[claude]'") from None
 
 import agentbus
 from agentbus.integrations.claude import AgentBusSessionStore

@@ -18,8 +18,11 @@ import time
 from pathlib import Path
 from typing import Annotated, Any, TypedDict
 
-from langgraph.config import get_store
-from langgraph.graph import START, StateGraph
+try:
+    from langgraph.config import get_store
+    from langgraph.graph import START, StateGraph
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}; in the checkout: python -m pip install langgraph '.[langgraph]'") from None
 
 import agentbus
 from agentbus.integrations.langgraph import AgentBusSaver, AgentBusStore

@@ -16,8 +16,11 @@ import sys
 import tempfile
 from typing import Any
 
-from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage
-from openai.types.responses import ResponseOutputMessage, ResponseOutputText
+try:
+    from agents import Agent, Model, ModelResponse, RunConfig, Runner, Usage
+    from openai.types.responses import ResponseOutputMessage, ResponseOutputText
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}; in the checkout: python -m pip install '.[openai-agents]'") from None
 
 import agentbus
 from agentbus.integrations.openai_agents import AgentBusSession

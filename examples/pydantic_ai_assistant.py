@@ -17,9 +17,12 @@ import sys
 import tempfile
 import time
 
-from pydantic_ai import Agent
-from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
-from pydantic_ai.models.function import AgentInfo, FunctionModel
+try:
+    from pydantic_ai import Agent
+    from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCallPart
+    from pydantic_ai.models.function import AgentInfo, FunctionModel
+except ModuleNotFoundError as error:
+    raise SystemExit(f"{error}; in the checkout: python -m pip install '.[pydantic-ai]'") from None
 
 import agentbus
 from agentbus.integrations.pydantic_ai import AgentBusDurability

@@ -213,3 +213,15 @@ def test_every_example_is_tested() -> None:
         name for path in tests for name in re.findall(r'"([a-z0-9_]+\.(?:py|sh))"', path.read_text(encoding="utf-8"))
     }
     assert programs <= named
+
+
+@pytest.mark.one_engine
+def test_a_program_of_a_framework_that_is_not_installed_names_what_to_install(tmp_path: Path) -> None:
+    hidden = tmp_path / "pydantic_ai.py"
+    hidden.write_text("raise ModuleNotFoundError(\"No module named 'pydantic_ai'\")")
+    done = zygote.run(
+        [sys.executable, str(EXAMPLES / "pydantic_ai_assistant.py")],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        timeout=TIMEOUT,
+    )
+    assert (done.returncode, b"Traceback" in done.stderr, b"pip install" in done.stderr) == (1, False, True)
