@@ -311,13 +311,14 @@ def check_options(given: Iterable[str], allowed: Sequence[str]) -> None:
 
 
 def error_text(error: BaseException) -> str:
-    """Return an exception as ``Type: message``, a text that the bus takes (see ``plain_text``)."""
+    """Return an exception as ``Type: message``, or ``Type``: a text that the bus takes (see ``plain_text``)."""
     try:
         # Joined, so that the result is a plain str: the name of a type, too, may be computed by foreign code.
         name = "".join((type(error).__name__,))
     except BaseException:
         name = "exception"
-    return plain_text(f"{name}: {reason_text(error)}")
+    reason = reason_text(error)
+    return plain_text(f"{name}: {reason}" if reason else name)
 
 
 def reason_text(error: BaseException) -> str:

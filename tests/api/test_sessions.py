@@ -88,7 +88,8 @@ async def test_ctrl_c_interrupts_the_session(bus: Bus, way: type[BaseException])
     with pytest.raises(way):
         async with bus.session("planning", id=way.__name__):
             raise way
-    assert (await held(bus, way.__name__)).status == "interrupted"
+    record = await held(bus, way.__name__)
+    assert (record.status, record.error) == ("interrupted", way.__name__)
 
 
 async def test_a_session_cancelled_during_its_start_does_not_stay_active(bus: Bus, clock: FakeClock) -> None:
