@@ -184,8 +184,8 @@ class ArchivedHistory(_Line, frozen=True, tag="history"):
 
 
 class ArchivedHistoryItem(_Line, frozen=True, tag="history_item"):
-    """An item of a history. ``version``: that of the history when the item was read; ``history_created``: when the
-    history was created."""
+    """An item of a history. ``version`` and ``history_updated`` are those of the history when the item was read;
+    ``history_created``: when the history was created."""
 
     kind: HistoryKindName
     history: HistoryText
@@ -199,6 +199,7 @@ class ArchivedHistoryItem(_Line, frozen=True, tag="history_item"):
     created: Number
     meta: HistoryMeta
     body: bytes
+    history_updated: Number | None = None
 
 
 class ArchivedState(_Line, frozen=True, tag="state"):

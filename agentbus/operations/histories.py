@@ -443,14 +443,19 @@ def copy_history(request: CopyRequest, now: Now) -> Op[Outcome[History]]:
 
 def restore_history(line: ArchivedHistory) -> Op[Outcome[bool]]:
     """Restore a history of an archive, without its items. One that exists is the same if it was created at the same
-    time."""
+    time. If its version may have been issued again since, it gets a new one."""
     place = line.kind, line.name
     history = (yield from _read_histories([place]))[place]
     if history.id is not None:
         return False if history.created == line.created else ArchiveDiffers(what="history", id=line.name)
-    new = _History(None, line.version, line.last, 0, 0, line.created, line.updated, plain(decode(line.meta)), True)
+    version = _restored_version(line.version, history.floor)
+    new = _History(None, version, line.last, 0, 0, line.created, line.updated, plain(decode(line.meta)), True)
     yield from _store({place: new}, {})
     return True
+
+
+def _restored_version(version: int, floor: int) -> int:
+    return version if version >= floor else floor + 1
 
 
 def restore_history_item(line: ArchivedHistoryItem) -> Op[Outcome[bool]]:
@@ -470,9 +475,13 @@ def restore_history_item(line: ArchivedHistoryItem) -> Op[Outcome[bool]]:
     if rows:
         same = rows == [(line.part, line.key, line.number, line.checksum)]
         return False if same else ArchiveDiffers(what="item", id=what.removeprefix("item "))
-    if line.version < history.version:
+    ((floor,),) = yield Query("history_floor", ())
+    version = _restored_version(line.version, floor)
+    updated = history.updated if line.history_updated is None else line.history_updated
+    if version < history.version or updated < history.updated:
         return Outdated(what="item", id=what.removeprefix("item "), reason="its history has changed since")
-    history.version, history.last = line.version, max(history.last, line.number)
+    history.version, history.last = max(version, history.version), max(history.last, line.number)
+    history.updated = updated
     history.items += 1
     history.size += len(line.body)
     values = (line.number, line.encoding, line.checksum, len(line.body), line.created, plain(decode(line.meta)))

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 import agentbus
 from agentbus import Bus, HistoryItem, HistoryPut, RetentionPolicy
 from agentbus.api.overview import capacity_limits, gather_overview
-from agentbus.errors import DamagedPayload
+from agentbus.errors import DamagedPayload, HistoryConflict
 from agentbus.records import History
 from tests.api.retention_helpers import NOTHING, applied, lines
 from tests.conftest import Engine, copy_bus
@@ -90,7 +91,30 @@ async def test_retention_archives_histories_and_removes_them_whole(bus: Bus, clo
     assert sorted(deleted) == ["empty", NAME]
     assert report.archive is not None
     assert (await bus.import_archive(report.archive)).refused == 0
-    assert await contents(bus) == before
+    histories, items = await contents(bus)
+    assert items == before[1]
+    assert [replace(one, version=0) for one in histories] == [replace(one, version=0) for one in before[0]]
+    # Version 2 of the first was deleted after version 1 of the other: that one gets a version above both.
+    assert {one.name: one.version for one in histories} == {NAME: 2, "empty": 3, "new": 1}
+
+
+async def test_a_restored_history_gives_no_version_again(bus: Bus, clock: FakeClock, tmp_path: Path) -> None:
+    await bus.histories.write("k", "h", [HistoryPut(body=b"1"), HistoryPut(body=b"2")])
+    report = await bus.export(tmp_path / "bus.jsonl.gz")
+    for _ in range(2):
+        seen = await bus.histories.write("k", "h", [HistoryPut(body=b"seen")])
+    await bus.histories.delete("k", "h")
+    assert (await bus.import_path(report.path)).refused == 0
+    assert [item.body for item in await bus.histories.items("k", "h")] == [b"1", b"2"]
+    written = await bus.histories.write("k", "h", [HistoryPut(body=b"3")])
+    assert written.version > seen.version
+    with pytest.raises(HistoryConflict):
+        await bus.histories.write("k", "h", [HistoryPut(body=b"stale")], if_version=seen.version)
+    # An item that is deleted now stays deleted.
+    clock.advance(1)
+    await bus.histories.write("k", "h", [], delete=[("", f"{1:020d}")])
+    assert (await bus.import_path(report.path)).refused == 1
+    assert [item.body for item in await bus.histories.items("k", "h")] == [b"2", b"3"]
 
 
 @pytest.mark.one_engine

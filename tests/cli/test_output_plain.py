@@ -38,7 +38,8 @@ PRINTED = (
     ("task", "ready"), ("task", "query", "o-1"), ("task", "take"), ("quotas",),
     ("types", "list"), ("types", "show", "note"), ("monitor", "--once"), ("status",), ("status", "--settings"),
     ("backup", "list"), ("doctor",), ("cleanup", "--stale", "0"), ("import", "more"), ("copy", ".agentbus", "copy"),
-    ("trust", "--list"), ("notifications", "list"), ("notifications", "check"), ("notifications", "test", "log"),
+    ("trust", "--list"), ("token", "list"), ("token", "revoke", "TOKEN"),
+    ("notifications", "list"), ("notifications", "check"), ("notifications", "test", "log"),
     ("setup",), ("worker", "flows:docs", "--until-idle"),
 )  # fmt: skip
 
@@ -109,6 +110,7 @@ def busy(shell: Shell, user: UserSettings) -> Shell:
         ("session", "start", "planning", "--id", "s", "--expect", "b=c"), ("document", "save", "plan", "1"),
         ("checkpoint", "create", "x", "1", "--file", "flows.py"), ("import", "old"), ("backup",),
         ("task", "start", "docs", "--id", "d-1"), ("task", "start", "review", "3", "--manual", "--id", "i-1"),
+        ("token", "create", "read", "--operator", "ada"),
     ):  # fmt: skip
         shell.say(*words, agent="a")
     return shell
@@ -118,8 +120,10 @@ def test_the_header_names_the_columns_that_the_help_names(busy: Shell) -> None:
     known = tabular()
     assert {name_of(words, known) for words in PRINTED} == set(known)
     wrong: list[object] = []
+    (token,) = busy.json("token", "list")
     for words in PRINTED:
-        outcome = busy.run(*words, "--header", agent="a")
+        given = [token["id"] if word == "TOKEN" else word for word in words]
+        outcome = busy.run(*given, "--header", agent="a")
         columns = documented(known[name_of(words, known)])
         lines = [line.split("\t") for line in outcome.out.splitlines()]
         header = lines[0] if lines else []

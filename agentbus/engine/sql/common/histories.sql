@@ -220,7 +220,7 @@ FROM /* rows: histories.id $1 */
 SELECT
     histories.kind, histories.name, histories.version, histories.created, history_items.part, history_items.key,
     history_items.number, history_items.encoding, history_items.checksum, history_items.created, history_items.meta,
-    history_items.body
+    history_items.body, histories.updated
 FROM histories, /* rows: history_items.id $1 */ AND histories.id = history_items.history
 /* postgres: ORDER BY history_items.id */;
 
