@@ -132,15 +132,8 @@ async def _not_held(agent: Holder, message_id: str, number: int | None) -> Agent
     else:
         if message.status == "leased" and message.holder is not None:
             holder = message.holder
-        return _lost(message_id, message, holder)
+        return LeaseLost(message_id=message_id, status=message.status, holder=holder)
     return AlreadySettled(message_id=message_id, status=message.status, what=what, advice=advice, holder=holder)
-
-
-def _lost(message_id: str, message: Held, holder: str) -> LeaseLost:
-    found = LeaseLost(message_id=message_id, status=message.status, holder=holder)
-    if message.lease or message.status not in {"queued", "scheduled"}:
-        return found
-    return LeaseLost(**{**found.facts, "state": "no lease on", "remedy": "receive the message first"})
 
 
 async def reply_context(agent: Holder, name: str) -> tuple[Held, str, ReplyContext]:
@@ -153,7 +146,7 @@ async def reply_context(agent: Holder, name: str) -> tuple[Held, str, ReplyConte
     message, sender = found
     mine = message.holder == agent.id and number in {None, message.lease}
     if not mine or message.status not in {"leased", "acked"}:
-        raise _lost(message_id, message, message.holder or "no agent")
+        raise LeaseLost(message_id=message_id, status=message.status, holder=message.holder or "no agent")
     return (
         message,
         sender,

@@ -309,12 +309,8 @@ class LeaseLost(Conflict):
     """The lease on the message expired or was released, or the message was not received yet."""
 
     code = "lease_lost"
-    text = "{state} message {message_id}: it is {status}, held by {holder}"
-    fix_text = "{remedy}"
-
-    def __init__(self, **facts: Any) -> None:
-        lost = {"state": "lost the lease on", "remedy": "the lease expired; discard the result"}
-        super().__init__(**{**lost, **facts})
+    text = "no lease on message {message_id}: it is {status}, held by {holder}"
+    fix_text = "discard the result if the lease expired; receive the message first if it was never leased"
 
 
 class AlreadySettled(LeaseLost):

@@ -113,7 +113,7 @@ class Story:
                 await session.state.set("k", 2)
                 await session.document("output").save({"text": SECRET})
                 raise KeyboardInterrupt
-        self.now("session_interrupted", "session:s3", before="active", reason="KeyboardInterrupt: ")
+        self.now("session_interrupted", "session:s3", before="active", reason="KeyboardInterrupt")
         done = (await (await self.bus.recovery.plan("s3")).rollback(point.id)).rollback
         assert done is not None
         self.now(

@@ -108,8 +108,8 @@ EXPECTED: dict[type[Hostile], str] = {
     Endless: f"Endless: {'x' * 9991}",
     Unencodable: "Unencodable: a\\0b\\ud800c",
     Disguised: "Disguised: disguised",
-    Annotated: "Annotated: ",
-    Nameless: "exception: ",
+    Annotated: "Annotated",
+    Nameless: "exception",
 }
 KINDS = list(EXPECTED)
 

@@ -323,17 +323,15 @@ def test_looking_takes_no_other_options(shell: Shell) -> None:
         assert shell.refused("receive", "--peek", *option, agent="a", code=2)["code"] == "usage"
 
 
-def test_a_reply_before_the_message_was_received_says_so(shell: Shell) -> None:
+def test_a_reply_before_the_message_was_received_names_the_step_before(shell: Shell) -> None:
     agent = shell
     agent.register("a")
     agent.register("b")
     message = agent.say("send", "b", "note", "1", agent="a")
     for words in (("reply", message, "note", "1"), ("ack", message)):
         error = agent.refused(*words, agent="b", code=1)
-        assert (error["code"], error["fix"]) == ("lease_lost", "receive the message first")
-    agent.say("receive", agent="b")
-    agent.say("nack", message, "--delay", "0", agent="b")
-    assert agent.refused("reply", message, "note", "1", agent="b", code=1)["fix"] != "receive the message first"
+        assert error["code"] == "lease_lost"
+        assert "receive the message" in error["fix"]
 
 
 def test_a_message_of_the_shell_joins_a_thread(shell: Shell) -> None:
