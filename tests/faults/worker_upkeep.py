@@ -1,6 +1,7 @@
 """Repeat one operation until killed: sends, retention, backups, restores."""
 
 import asyncio
+import signal
 import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
@@ -26,11 +27,13 @@ async def send(path: str, name: str) -> None:
             say("sent", number)
 
 
-async def apply(path: str, once: str, portion: str = "500") -> None:
-    """Retention of everything that has finished; says how much was removed."""
+async def apply(path: str, once: str, portion: str = "500", seconds: str = "0") -> None:
+    """Retention of everything that has finished; says how much was removed. After a time the kernel kills it."""
     retention._MAX_ROWS = int(portion)
     async with agentbus.connect(path) as bus:
         say("ready")
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, float(seconds))
         if once == "once":
             await (await listeners()).readline()
         while True:
