@@ -27,7 +27,7 @@ _SUBJECTS = {
     "bus": "bus", "counter": "bus", "meta": "bus", "wall": "bus",
     "checkpoint": "checkpoints", "copy": "copy", "document": "documents", "event": "events",
     "mailbox": "mailboxes", "pool": "mailboxes", "queue": "mailboxes", "subscription": "mailboxes",
-    "topic": "mailboxes", "topology": "mailboxes",
+    "topic": "mailboxes",
     "message": "messages", "reply": "messages", "receipt": "receipts", "reach": "receipts",
     "process": "processes", "schema": "bus",
     "session": "sessions", "participant": "sessions", "recovery": "sessions",
@@ -40,6 +40,8 @@ _SUBJECTS = {
 """The file of a query, by the first word of its name."""
 _ENGINE_FILES = frozenset({"foreign", "schema", "server"})
 """Files whose queries no operation uses: they are read by ``named``, and may be templates."""
+DIRECTORY = frozenset({"agent_standing", "bus_quotas", "pool_mailbox", "type_known"})
+"""Queries of what calls look up. The counter ``directory`` counts the changes of what they read."""
 _LISTS = {
     "sqlite": {
         "in": "IN (SELECT value FROM json_each({list}))",

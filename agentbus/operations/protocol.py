@@ -39,6 +39,11 @@ class Query(msgspec.Struct, frozen=True):
     name: str
     parameters: tuple[Any, ...] = ()
 
+    @property
+    def key(self) -> Row:
+        """Return a value that is equal for equal queries, and can be hashed."""
+        return (self.name, *[tuple(item) if type(item) is list else item for item in self.parameters])
+
     def with_json_lists(self) -> list[Any]:
         """Return the parameters with lists as JSON text, for SQL that reads them with json_each."""
         return [plain(item) if type(item) is list else item for item in self.parameters]

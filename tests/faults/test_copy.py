@@ -48,7 +48,8 @@ def everything(path: Path) -> dict[str, list[Any]]:
             for table in TABLES
             if table not in {"meta", "counters", "sequences", "state_floors"}
         }
-        found["counters"] = connection.execute("SELECT * FROM counters WHERE name <> 'topology'").fetchall()
+        own = "('directory', 'topology')"
+        found["counters"] = connection.execute(f"SELECT * FROM counters WHERE name NOT IN {own}").fetchall()
         found["bus"] = connection.execute("SELECT value FROM meta WHERE key = 'bus'").fetchall()
         return found
     finally:

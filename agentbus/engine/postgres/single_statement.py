@@ -21,6 +21,7 @@ from agentbus.core.clock import Now
 from agentbus.engine.postgres.connection import Connection, server_queries
 from agentbus.engine.postgres.readers import ask_several
 from agentbus.engine.postgres.statements import ask, find_written, write_if_current
+from agentbus.engine.queries import DIRECTORY
 from agentbus.errors import AgentBusError
 from agentbus.operations.protocol import (
     Announce,
@@ -31,18 +32,15 @@ from agentbus.operations.protocol import (
     Op,
     Outcome,
     Query,
+    Row,
     Rows,
     Wake,
 )
 
-_COUNTED = frozenset({"agent_standing", "bus_quotas", "pool_mailbox", "type_known"})
-"""Queries whose answers change only with the count. Additions do not affect an answer that admits a message."""
-_VERSION = Query("counter_value", ("directory",))
+_VERSION = Query("counter_directory")
 _NEWEST = Query("counter_value", ("message",))
 _MOST = 1000
 """Maximum number of cached answers."""
-
-_Key: TypeAlias = tuple[Any, ...]
 
 
 class PlannedInsert(msgspec.Struct):
@@ -123,19 +121,20 @@ class LookupCache:
     def __init__(self) -> None:
         self._version = -1
         self._newest = 0
-        self._answers: dict[_Key, Rows] = {}
+        self._answers: dict[Row, Rows] = {}
+        """Additions are not counted: they do not affect an answer that admits a message."""
 
     async def ask(self, connection: Connection, queries: Sequence[Query]) -> list[Rows]:
         """Run queries before all writes of a transaction, or outside of one, and cache the answers if they are of the
         counted kind."""
-        if not all(query.name in _COUNTED for query in queries):
+        if not all(query.name in DIRECTORY for query in queries):
             return await ask_several(connection, queries)
-        *answers, ((version,),), ((newest,),) = await ask_several(connection, [*queries, _VERSION, _NEWEST])
+        *answers, ((version, _),), ((newest,),) = await ask_several(connection, [*queries, _VERSION, _NEWEST])
         if version != self._version or len(self._answers) > _MOST:
             self.forget()
             self._version = version
         self.numbered(newest)
-        self._answers.update(zip(map(_key, queries), answers, strict=True))
+        self._answers.update(zip((query.key for query in queries), answers, strict=True))
         return answers
 
     async def plan(self, connection: Connection, call: Call, now: Now) -> Planned | None:
@@ -148,7 +147,7 @@ class LookupCache:
         is_cached = True
         try:
             step = next(op)
-            while type(step) is Query and step.name in _COUNTED:
+            while type(step) is Query and step.name in DIRECTORY:
                 if (answers := self._remembered([step])) is None:
                     is_cached = False
                     answers = await self.ask(connection, [step])
@@ -185,9 +184,5 @@ class LookupCache:
         self._newest = 0
 
     def _remembered(self, queries: Sequence[Query]) -> list[Rows] | None:
-        found = [self._answers.get(_key(query)) for query in queries]
+        found = [self._answers.get(query.key) for query in queries]
         return None if None in found else [rows for rows in found if rows is not None]
-
-
-def _key(query: Query) -> _Key:
-    return (query.name, *(tuple(value) if type(value) is list else value for value in query.parameters))

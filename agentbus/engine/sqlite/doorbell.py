@@ -184,13 +184,12 @@ class Ringer:
         """The topology as of which it is known whether a process listens to a channel, and the answer."""
         self._missed: dict[str, set[str]] = {}
 
-    def load(self, channels: Sequence[str], process: int) -> None:
+    def load(self, channels: Sequence[str], process: int, topology: int) -> None:
         """Load the doorbells to ring for these channels, without this process's; again only if the topology changed.
 
         Runs inside the transaction, where it needs none of its own: a process that starts to listen later queries
         after that, and finds what is committed here.
         """
-        ((topology,),) = self._connection.execute(self._queries["topology"]).fetchall()
         if topology != self._topology or len(self._bells) > _MAX_CHANNELS:
             self._bells.clear()
             self._topology = topology
@@ -202,9 +201,8 @@ class Ringer:
                 if is_bell(bell):
                     self._bells[channel].append(bell)
 
-    def is_heard(self, channel: str) -> bool:
+    def is_heard(self, channel: str, topology: int) -> bool:
         """Return True if a process listens to a channel, this one included. Runs inside the transaction."""
-        ((topology,),) = self._connection.execute(self._queries["topology"]).fetchall()
         if self._heard.get(channel, (-1, False))[0] != topology:
             rows = self._connection.execute(self._queries["listener_any"], (channel,)).fetchall()
             self._heard[channel] = (topology, bool(rows))

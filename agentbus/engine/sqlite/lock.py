@@ -46,6 +46,7 @@ class FileLock:
         self.counters = CommitCounters(self._fd)
         """The numbers of durable commits, in the same file."""
         self._held: int | None = None
+        self._signature = b"%-15d\n" % os.getpid()
         self._waiter: _Waiter | None = None
         self._stops_at: float | None = None
         """Monotonic seconds from which on no acquisition waits."""
@@ -88,7 +89,7 @@ class FileLock:
         """Acquire the lock, or raise LockTimeout with the pid of the holder."""
         if not self.try_acquire():
             self._held = self._queue(self.timeout if timeout is None else timeout)
-            self._sign(self._held)
+            self._sign()
 
     def try_acquire(self) -> bool:
         """Acquire the lock if it is free."""
@@ -97,11 +98,12 @@ class FileLock:
         except BlockingIOError:
             return False
         self._held = self._fd
-        self._sign(self._fd)
+        self._sign()
         return True
 
     def release(self) -> None:
         held, self._held = self._held, None
+        self.counters.found = None
         # Unknown if a signal handler raised right after the lock was granted.
         waiting = () if self._waiter is None else (self._waiter.fd,)
         for descriptor in (self._fd, *waiting) if held is None else (held,):
@@ -150,11 +152,14 @@ class FileLock:
             with suppress(OSError):
                 os.close(descriptor)
 
-    @staticmethod
-    def _sign(descriptor: int) -> None:
-        """Write the pid for the error messages of waiting processes. A full disk must not prevent locking."""
+    def _sign(self) -> None:
+        """Write the pid for the error messages of waiting processes, unless it is there. A full disk must not prevent
+        locking."""
         with suppress(OSError):
-            os.pwrite(descriptor, b"%-15d\n" % os.getpid(), 0)
+            found = os.pread(self._fd, _OFFSET + _LAYOUT.size, 0)
+            if found[: len(self._signature)] != self._signature:
+                os.pwrite(self._fd, self._signature, 0)
+            self.counters.found = found[_OFFSET:]
 
     def _open(self) -> int:
         try:
@@ -201,6 +206,8 @@ class CommitCounters:
         self.descriptor = descriptor
         self._settled: bytes | None = None
         """The bytes that were last seen to say that everything is synced."""
+        self.found: bytes | None = None
+        """The bytes when the lock was acquired. While it is held, only this process announces commits."""
 
     def read(self) -> tuple[int, int, int]:
         """Return the newest commit that was announced (UNKNOWN if that is lost), the newest that is known to be on the
@@ -209,6 +216,8 @@ class CommitCounters:
 
     def unsynced(self) -> int:
         """Return the newest commit that was announced, or 0 if it is on the disk."""
+        if self.found is not None and self.found == self._settled:
+            return 0
         found = self._load()
         if found == self._settled:
             return 0
@@ -220,7 +229,8 @@ class CommitCounters:
 
     def announce(self) -> int:
         """Return the number of a commit that is about to begin. Under the lock."""
-        announced, synced, _ = _decode(self._pread())
+        found, self.found = self.found, None
+        announced, synced, _ = _decode(self._pread() if found is None else found)
         number = announced + 1 if announced != UNKNOWN else ((synced >> _GAP_BITS) + 1) << _GAP_BITS
         self._store(0, number, _ANNOUNCED)
         return number

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from agentbus.core.clock import Clock, Now
 from agentbus.engine import process_safety
-from agentbus.engine.queries import queries, widened
+from agentbus.engine.queries import DIRECTORY, Queries, queries, widened
 from agentbus.engine.sqlite import disk_reserve
 from agentbus.engine.sqlite.connection import identity, translate_error
 from agentbus.engine.sqlite.doorbell import Ringer
@@ -57,6 +57,7 @@ _UNBOUNDED = frozenset({"message_promote", "message_lapsed", "message_expire"})
 """Mailbox maintenance, as long as the backlog: not run where it would block the event loop."""
 _DEBUG = 10
 """The level of logging."""
+_MAX_ANSWERS = 1000
 _LOG_PAGES = 1000
 """A log that is this long is checkpointed before the next batch."""
 
@@ -101,6 +102,7 @@ class TransactionRunner:
         """The newest commit that the sync in progress covers."""
         self._sync_started = 0.0
         self._logger: Logger | None = None
+        self._lookups = _LookupCache(connection, self._queries)
         self._ringer = Ringer(connection, self._queries)
         # The log is synced and checkpointed here: SQLite would do both under the lock.
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -374,6 +376,8 @@ class TransactionRunner:
         channels: list[str] = []
         now = self._begin()
         try:
+            if len(calls) == 1 and self._ran_shortcut(calls[0], now, channels):
+                return self._commit(calls, channels)
             for operation, group in group_by_operation(calls):
                 results = self._drive(operation.run([call.request for call in group], now), channels)
                 for call, outcome in zip(group, results, strict=True):
@@ -387,6 +391,14 @@ class TransactionRunner:
             calls[0].outcome = self._error_for_caller(error)
             return []
         return self._commit(calls, channels)
+
+    def _ran_shortcut(self, call: Call, now: Now, channels: list[str]) -> bool:
+        """Run a single call by its shortcut; return False, with nothing written, if its operation must run."""
+        shortcut = call.operation.shortcut
+        outcome = None if shortcut is None else self._drive(shortcut(call.request, now), channels)
+        if outcome is not None:
+            call.outcome = outcome
+        return outcome is not None
 
     def _run_with_savepoints(self, calls: Sequence[Call]) -> list[str]:
         """Run each call behind a savepoint, so that one failure undoes nothing of the other calls."""
@@ -433,6 +445,7 @@ class TransactionRunner:
                 raise _Busy from error
             raise
         self._changes = self._connection.total_changes
+        self._lookups.begin()
         return self._clock.now()
 
     def _commit(self, calls: Sequence[Call], channels: list[str]) -> list[str]:
@@ -440,7 +453,7 @@ class TransactionRunner:
         number = 0
         try:
             if channels:
-                self._ringer.load(channels, self.process)
+                self._ringer.load(channels, self.process, self._lookups.listeners)
             if durable and self._connection.total_changes != self._changes:
                 number = self._log.announce()
             start = time.perf_counter()
@@ -504,7 +517,7 @@ class TransactionRunner:
                     if type(step) is ExecuteMany:
                         self._execute_many(step)
                     elif type(step) is Announce:
-                        if self._ringer.is_heard(LIVE):
+                        if self._ringer.is_heard(LIVE, self._lookups.listeners):
                             channels.append(step.channel)
                     else:
                         channels.extend(step.channels)  # type: ignore[union-attr]
@@ -513,9 +526,15 @@ class TransactionRunner:
             return stop.value
 
     def _ask(self, query: Query) -> Rows:
-        if self._nowait and query.name in _UNBOUNDED:
+        name = query.name
+        if name in DIRECTORY:
+            return self._lookups.ask(query)
+        if self._nowait and name in _UNBOUNDED:
             raise _Busy
-        return self._connection.execute(self._queries[query.name], query.with_json_lists()).fetchall()
+        rows = self._connection.execute(self._queries[name], query.with_json_lists()).fetchall()
+        if name == "counter_take" and query.parameters[0] == "topology":
+            self._lookups.refresh_listeners()
+        return rows
 
     def _execute_numbered(self, step: InsertNumbered) -> Rows:
         ((last,),) = self._ask(Query("counter_take", (step.counter, len(step.rows))))
@@ -542,6 +561,57 @@ class TransactionRunner:
         self.gone = _find_file(self._path) != self._file
         if self.gone:
             raise DatabaseGone(path=self._path)
+
+
+class _LookupCache:
+    """Answers to look-ups that nearly every call makes (agents, types, quotas, pools), cached between transactions.
+
+    Triggers count the changes of what they read: one number per transaction shows whether the answers are current.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, queries: Queries) -> None:
+        self._connection = connection
+        self._queries = queries
+        self._answers: dict[tuple[Any, ...], Rows] = {}
+        self._directory = -1
+        """The number of changes of the directory as of which the answers are valid: that at the start of the
+        transaction, so that a rollback invalidates none."""
+        self._changes = 0
+        """Changes of the connection as of which the directory is known to be unchanged in this transaction."""
+        self.listeners = -1
+        """A number that changes whenever a process starts or stops listening."""
+
+    def begin(self) -> None:
+        """Note the state of the directory. At the start of a transaction."""
+        self._changes = self._connection.total_changes
+        directory = self._load_counters()
+        if directory != self._directory or len(self._answers) > _MAX_ANSWERS:
+            self._answers.clear()
+            self._directory = directory
+
+    def ask(self, query: Query) -> Rows:
+        """Run a query of the directory, unless its answer is cached."""
+        if self._connection.total_changes != self._changes:
+            if self._load_counters() != self._directory:
+                # Changed by this transaction, which may be rolled back.
+                return self._run(query)
+            self._changes = self._connection.total_changes
+        key = query.key
+        rows = self._answers.get(key)
+        if rows is None:
+            rows = self._answers[key] = self._run(query)
+        return rows
+
+    def refresh_listeners(self) -> None:
+        """Note that this transaction has changed the listeners."""
+        self._load_counters()
+
+    def _load_counters(self) -> int:
+        ((directory, self.listeners),) = self._connection.execute(self._queries["counter_directory"]).fetchall()
+        return int(directory)
+
+    def _run(self, query: Query) -> Rows:
+        return self._connection.execute(self._queries[query.name], query.with_json_lists()).fetchall()
 
 
 def _has_rows(outcome: object) -> bool:

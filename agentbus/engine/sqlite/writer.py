@@ -12,7 +12,7 @@ import sqlite3
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sized
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -94,6 +94,8 @@ class Writer:
         kernel: KernelSync | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._ready: Sized | None = getattr(self._loop, "_ready", None)
+        """The callbacks that the loop runs next; unknown of a loop that is not asyncio's."""
         self._connection = connection
         self._runner = runner
         self._waiters = waiters
@@ -145,7 +147,7 @@ class Writer:
             self._queue.append(call)
         if not self._running:
             try:
-                if self._single and not durable and self._inline_left % _YIELD_EVERY and _has_stack():
+                if self._inline_left % _YIELD_EVERY and self._is_only_caller(durable) and _has_stack():
                     self._start()
                 else:
                     # Not immediately: every task that is ready in this iteration of the loop may join the batch.
@@ -201,6 +203,10 @@ class Writer:
             number = 0 if self._runner.is_synced(number) else number
         if number:
             await self._sync_on_thread()
+
+    def _is_only_caller(self, durable: bool) -> bool:
+        """Return True if other calls are unlikely to join the batch in this iteration of the loop."""
+        return self._single and (not durable if self._ready is None else not self._ready)
 
     async def _sync_on_thread(self) -> None:
         """Sync the log, together with others that wait for it."""
@@ -329,6 +335,10 @@ class Writer:
         batch.clear()
         if waits_for is None:
             self._deliver()
+        elif waits_for == "kernel" and self._single and self._ready is not None and not self._ready:
+            # It has nothing else to do, and to sleep and wake up takes as long as the disk.
+            if self._kernel is not None and self._kernel.wait_briefly():
+                self._on_synced()
         return True
 
     def _on_synced(self) -> None:

@@ -49,6 +49,8 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_a_batch_is_bounded_by_bytes(engine: SQLiteEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{TAKING}.MAX_BATCH_BYTES", 1_000)
     actor, _ = await agent(engine, "a")
+    # After a batch of several, a call waits for those that come in the same turn of the loop.
+    await asyncio.gather(*(engine.write(define, wanted(name)) for name in "xy"))
     statements = trace(engine)
     await asyncio.gather(*(engine.write(send, message(actor, "a", "x" * 600)) for _ in range(6)))
     assert statements.count("COMMIT") == 3

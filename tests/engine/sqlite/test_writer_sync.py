@@ -72,6 +72,9 @@ class Kernel(KernelSync):
         self._done = self.error
         os.eventfd_write(self.event, 1)
 
+    def wait_briefly(self) -> bool:
+        return self._done is not None
+
     def result(self) -> int | None:
         return self._done
 
@@ -548,12 +551,12 @@ async def interrupt(engine: SQLiteEngine, function: Callable[..., object], line:
     before = sys.gettrace()
     sys.settrace(trace)
     try:
-        first = marking(engine, f"{code.co_name}-{line}")
+        first = begun(engine, f"{code.co_name}-{line}")
         reading = asyncio.ensure_future(_read(engine))
         if line in entry(function):
             # Where the loop calls the function, nothing knows of the call until the next write.
             await turns()
-            await asyncio.wait([marking(engine, "next")], timeout=30)
+            await asyncio.wait([begun(engine, "next")], timeout=30)
         await asyncio.wait([first, reading], timeout=30)
     finally:
         sys.settrace(before)
@@ -564,6 +567,16 @@ async def interrupt(engine: SQLiteEngine, function: Callable[..., object], line:
     assert later.done(), f"later callers hang: {code.co_qualname}, line {line}"
     assert later.exception() is None
     return bool(raised)
+
+
+def begun(engine: SQLiteEngine, name: str) -> asyncio.Future[Any]:
+    """Write; what is raised on the caller's stack is the exception of the future."""
+    try:
+        return marking(engine, name)
+    except Interrupted as error:
+        failed = asyncio.get_running_loop().create_future()
+        failed.set_exception(error)
+        return failed
 
 
 async def _read(engine: SQLiteEngine) -> None:
@@ -579,9 +592,9 @@ async def test_no_caller_hangs_if_a_handler_raises_before_the_thread_is_called(
     kernel.refuses = True
     executed = []
     for line in lines(function):
-        for inline in (0, 63):
+        for inline, single in ((0, False), (63, False), (63, True)):
             await engine.write(mark, Mark("ready"))
-            writer(engine)._inline_left = inline
+            writer(engine)._inline_left, writer(engine)._single = inline, single
             executed.append(await interrupt(engine, function, line))
     assert executed.count(True) >= 2
 
@@ -600,6 +613,8 @@ async def test_no_caller_hangs_if_a_signal_handler_raises(
     async with opened(tmp_path / "bus") as engine:
         executed = []
         for line in lines(function):
-            await ready(engine)
-            executed.append(await interrupt(engine, function, line))
+            for single in (False, True):
+                await ready(engine)
+                writer(engine)._single = single
+                executed.append(await interrupt(engine, function, line))
         assert executed.count(True) >= 2

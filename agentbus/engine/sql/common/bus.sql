@@ -41,6 +41,10 @@ DELETE FROM counters WHERE name = $1;
 -- The quotas of the bus, if it has any.
 SELECT value FROM meta WHERE key = 'quotas';
 
+-- name: counter_directory
+-- The number of changes of the directory, and that of the listeners, which PostgreSQL does not count.
+SELECT value, (SELECT value FROM counters WHERE name = 'topology') FROM counters WHERE name = 'directory';
+
 -- name: counter_value
 -- The value of a counter.
 SELECT value FROM counters WHERE name = $1;

@@ -1,7 +1,3 @@
--- name: topology
--- A number that changes whenever a process starts or stops listening.
-SELECT value FROM counters WHERE name = 'topology';
-
 -- name: mailbox_names
 -- Pools or topics to suggest for a misspelt name.
 SELECT name FROM mailboxes WHERE kind = $1 ORDER BY id DESC LIMIT 1000;

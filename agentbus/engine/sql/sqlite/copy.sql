@@ -1,10 +1,11 @@
 -- name: copy_read_counters
--- The next counters, except that of listeners, which another store must not reuse. Differs: all counters are rows.
-SELECT name, value FROM counters WHERE name > $1 AND name <> 'topology' ORDER BY name LIMIT $2;
+-- The next counters, except those of listeners and of the directory, which each store counts itself. Differs: all
+-- counters are rows.
+SELECT name, value FROM counters WHERE name > $1 AND name NOT IN ('directory', 'topology') ORDER BY name LIMIT $2;
 
 -- name: copy_write_counters
 -- Set a counter to its copied value. Differs: all counters are rows.
-UPDATE counters SET value = $2 WHERE name = $1;
+UPDATE counters SET value = $2 WHERE name = $1 AND name <> 'directory';
 
 -- name: copy_read_sequences
 -- The last id that each of the next tables issued. Differs: sqlite_sequence, which has a row after the first insert.

@@ -34,6 +34,43 @@ UNION ALL
 SELECT $1, -1, /* nulls: message */
 WHERE EXISTS (SELECT 1 FROM messages WHERE mailbox = $1 AND status = 'queued' LIMIT 1 OFFSET $2);
 
+-- name: message_claim_one
+-- Lease the most urgent message of the mailboxes $1 to $2 until $3, at the wall time $5 and awake time $6; $4 is 1 if the
+-- attempt counts at once. Returns whether messages are left, and the leased message; nothing if none is ready, or a
+-- mailbox must be maintained first. Differs: no locks inside BEGIN IMMEDIATE, and the caller has checked the directory.
+UPDATE messages SET
+    status = 'leased', lease = lease + 1, holder = $2, lease_until = $3, attempts = attempts + $4, leased_at = $5
+WHERE id = (
+    SELECT ready.id
+    FROM json_each($1) AS wanted
+    JOIN messages AS ready ON ready.id = (
+        SELECT id FROM messages
+        WHERE mailbox = wanted.value AND status = 'queued'
+        ORDER BY priority DESC, id
+        LIMIT 1
+    )
+    ORDER BY ready.priority DESC, ready.id
+    LIMIT 1
+) AND NOT EXISTS (
+    SELECT 1 FROM json_each($1) AS wanted
+    WHERE EXISTS (SELECT 1 FROM messages WHERE mailbox = wanted.value AND status = 'scheduled' AND due <= $5)
+        OR EXISTS (SELECT 1 FROM messages WHERE mailbox = wanted.value AND status = 'leased' AND lease_until <= $6)
+        OR EXISTS (
+            SELECT 1 FROM messages
+            WHERE mailbox = wanted.value AND expires <= $5 AND expires IS NOT NULL AND status IN ('queued', 'scheduled')
+        )
+)
+RETURNING EXISTS (
+    SELECT 1 FROM json_each($1) AS wanted
+    WHERE EXISTS (SELECT 1 FROM messages AS others WHERE others.mailbox = wanted.value AND others.status = 'queued')
+), /* columns: message */;
+
+-- name: message_ack_one
+-- Acknowledge a message that is leased to $4 under the lease $3. Differs: the caller has checked the directory.
+UPDATE messages SET status = 'acked', finished = $1
+WHERE id = $2 AND status = 'leased' AND lease = $3 AND holder = $4
+RETURNING id;
+
 -- name: message_waiting_for
 -- At most $2 unfinished messages of an agent's own mailboxes, each after the length of its payload. One branch for each
 -- partial index. Differs: one limit stops all branches.
