@@ -426,7 +426,8 @@ def _claim_one(request: ClaimRequest, now: Now) -> Op[Outcome[Claim] | None]:
     rows = yield Query("message_claim_one", parameters)
     if not rows:
         return None
-    ((more, *row),) = rows
+    ((left, *row),) = rows
+    more = bool(left)
     if row[0] is not None:
         leased = MessageRow(*row)
         yield Announce("leased", [leased.id])

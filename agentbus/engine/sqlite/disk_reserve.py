@@ -27,8 +27,14 @@ def load(directory: str) -> None:
             return
     except OSError:
         pass
-    if (free := _free(directory)) is not None and free >= _MIN_FREE:
+    if not is_scarce(directory):
         _fill(path)
+
+
+def is_scarce(directory: str) -> bool:
+    """Return True if the disk has too little room to spare any, or that is unknown."""
+    free = _free(directory)
+    return free is None or free < _MIN_FREE
 
 
 def release(directory: str) -> bool:

@@ -178,19 +178,20 @@ class Ringer:
     def __init__(self, connection: sqlite3.Connection, queries: Queries) -> None:
         self._connection = connection
         self._queries = queries
-        self._topology = -1
+        self._topology: int | None = None
         self._bells: dict[str, list[str]] = {}
-        self._heard: dict[str, tuple[int, bool]] = {}
+        self._heard: dict[str, tuple[int | None, bool]] = {}
         """The topology as of which it is known whether a process listens to a channel, and the answer."""
         self._missed: dict[str, set[str]] = {}
 
-    def load(self, channels: Sequence[str], process: int, topology: int) -> None:
-        """Load the doorbells to ring for these channels, without this process's; again only if the topology changed.
+    def load(self, channels: Sequence[str], process: int, topology: int | None) -> None:
+        """Load the doorbells to ring for these channels, without this process's; again only if the topology changed or
+        is unknown.
 
         Runs inside the transaction, where it needs none of its own: a process that starts to listen later queries
         after that, and finds what is committed here.
         """
-        if topology != self._topology or len(self._bells) > _MAX_CHANNELS:
+        if topology is None or topology != self._topology or len(self._bells) > _MAX_CHANNELS:
             self._bells.clear()
             self._topology = topology
         unknown = {channel.partition("#")[0] for channel in channels} - self._bells.keys()
@@ -201,9 +202,9 @@ class Ringer:
                 if is_bell(bell):
                     self._bells[channel].append(bell)
 
-    def is_heard(self, channel: str, topology: int) -> bool:
+    def is_heard(self, channel: str, topology: int | None) -> bool:
         """Return True if a process listens to a channel, this one included. Runs inside the transaction."""
-        if self._heard.get(channel, (-1, False))[0] != topology:
+        if topology is None or self._heard.get(channel, (None, False))[0] != topology:
             rows = self._connection.execute(self._queries["listener_any"], (channel,)).fetchall()
             self._heard[channel] = (topology, bool(rows))
         return self._heard[channel][1]

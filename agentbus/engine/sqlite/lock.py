@@ -216,7 +216,9 @@ class CommitCounters:
 
     def unsynced(self) -> int:
         """Return the newest commit that was announced, or 0 if it is on the disk."""
-        if self.found is not None and self.found == self._settled:
+        # Read once: another thread may release the lock.
+        under_lock = self.found
+        if under_lock is not None and under_lock == self._settled:
             return 0
         found = self._load()
         if found == self._settled:

@@ -57,7 +57,7 @@ _UNBOUNDED = frozenset({"message_promote", "message_lapsed", "message_expire"})
 """Mailbox maintenance, as long as the backlog: not run where it would block the event loop."""
 _DEBUG = 10
 """The level of logging."""
-_MAX_ANSWERS = 1000
+_MAX_CACHED_ROWS = 2000
 _LOG_PAGES = 1000
 """A log that is this long is checkpointed before the next batch."""
 
@@ -102,7 +102,7 @@ class TransactionRunner:
         """The newest commit that the sync in progress covers."""
         self._sync_started = 0.0
         self._logger: Logger | None = None
-        self._lookups = _LookupCache(connection, self._queries)
+        self._lookups = _LookupCache(connection, self._queries, home.file)
         self._ringer = Ringer(connection, self._queries)
         # The log is synced and checkpointed here: SQLite would do both under the lock.
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -445,7 +445,12 @@ class TransactionRunner:
                 raise _Busy from error
             raise
         self._changes = self._connection.total_changes
-        self._lookups.begin()
+        try:
+            self._lookups.begin()
+        except BaseException:
+            # The lock will be released: the transaction must not stay open.
+            self._rollback()
+            raise
         return self._clock.now()
 
     def _commit(self, calls: Sequence[Call], channels: list[str]) -> list[str]:
@@ -533,7 +538,7 @@ class TransactionRunner:
             raise _Busy
         rows = self._connection.execute(self._queries[name], query.with_json_lists()).fetchall()
         if name == "counter_take" and query.parameters[0] == "topology":
-            self._lookups.refresh_listeners()
+            self._lookups.listeners = None
         return rows
 
     def _execute_numbered(self, step: InsertNumbered) -> Rows:
@@ -569,46 +574,57 @@ class _LookupCache:
     Triggers count the changes of what they read: one number per transaction shows whether the answers are current.
     """
 
-    def __init__(self, connection: sqlite3.Connection, queries: Queries) -> None:
+    def __init__(self, connection: sqlite3.Connection, queries: Queries, path: str) -> None:
         self._connection = connection
         self._queries = queries
+        self._path = path
         self._answers: dict[tuple[Any, ...], Rows] = {}
+        self._rows = 0
+        """Number of rows in the answers; an answer without rows counts as one."""
         self._directory = -1
         """The number of changes of the directory as of which the answers are valid: that at the start of the
         transaction, so that a rollback invalidates none."""
         self._changes = 0
         """Changes of the connection as of which the directory is known to be unchanged in this transaction."""
-        self.listeners = -1
-        """A number that changes whenever a process starts or stops listening."""
+        self.listeners: int | None = None
+        """A number that changes whenever a process starts or stops listening. None from a change in this transaction
+        until its end: after a rollback, another process counts to the same number."""
 
     def begin(self) -> None:
         """Note the state of the directory. At the start of a transaction."""
         self._changes = self._connection.total_changes
-        directory = self._load_counters()
-        if directory != self._directory or len(self._answers) > _MAX_ANSWERS:
-            self._answers.clear()
+        directory, self.listeners = self._count()
+        if directory != self._directory:
+            self._forget()
             self._directory = directory
 
     def ask(self, query: Query) -> Rows:
         """Run a query of the directory, unless its answer is cached."""
         if self._connection.total_changes != self._changes:
-            if self._load_counters() != self._directory:
+            if self._count()[0] != self._directory:
                 # Changed by this transaction, which may be rolled back.
                 return self._run(query)
             self._changes = self._connection.total_changes
         key = query.key
         rows = self._answers.get(key)
         if rows is None:
-            rows = self._answers[key] = self._run(query)
+            rows = self._run(query)
+            if self._rows > _MAX_CACHED_ROWS:
+                self._forget()
+            self._answers[key] = rows
+            self._rows += len(rows) or 1
         return rows
 
-    def refresh_listeners(self) -> None:
-        """Note that this transaction has changed the listeners."""
-        self._load_counters()
+    def _forget(self) -> None:
+        self._answers.clear()
+        self._rows = 0
 
-    def _load_counters(self) -> int:
-        ((directory, self.listeners),) = self._connection.execute(self._queries["counter_directory"]).fetchall()
-        return int(directory)
+    def _count(self) -> tuple[int, int]:
+        """Return the numbers of changes of the directory and of the listeners."""
+        found = self._connection.execute(self._queries["counter_directory"]).fetchall()
+        if not found:
+            raise StoreError(path=self._path, reason="the counter of the directory is missing")
+        return found[0]  # type: ignore[no-any-return]
 
     def _run(self, query: Query) -> Rows:
         return self._connection.execute(self._queries[query.name], query.with_json_lists()).fetchall()

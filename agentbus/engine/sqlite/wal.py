@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import sqlite3
 import struct
 import sys
@@ -25,6 +26,7 @@ from typing import Any
 
 from agentbus.core.files import open_file
 from agentbus.engine.process_safety import forget_in_child
+from agentbus.engine.sqlite import disk_reserve
 from agentbus.engine.sqlite.lock import UNKNOWN, CommitCounters, FileLock
 from agentbus.errors import AgentBusError, LogNotSynced
 
@@ -46,6 +48,10 @@ _BRIEF_WAIT = 0.0002
 """Seconds that a brief wait takes at most: about twice the sync of a fast disk."""
 _DECLINED = 15
 """Brief waits that are skipped after one that was too short."""
+_LENGTHENED_AT = 8
+"""The sync on a thread at which the log is lengthened: most commands end before."""
+_LENGTH = 1000
+"""Pages of a lengthened log. At that length it is checkpointed and begins again."""
 _contexts: list[int] = []
 """Contexts of closed buses. They are not valid in a forked child."""
 os.register_at_fork(after_in_child=_contexts.clear)
@@ -71,6 +77,8 @@ class WriteAheadLog:
         announced, synced, self._failures = self._counters.read()
         self._found = announced if synced < announced else 0
         """The newest commit that was in the log when it was opened and not synced yet."""
+        self._waits = 0
+        """Number of syncs on a thread since the log was empty."""
         self._page_size = 0
         self._checked = (0, b"")
         """Number and salt of the page that ``is_due`` looked at."""
@@ -99,6 +107,10 @@ class WriteAheadLog:
         ``written``: the commit is known to be in the log. If the sync fails, rewrite the log and raise OSError. Raise
         LogNotSynced if the log cannot be rewritten.
         """
+        if written:
+            self._waits += 1
+            if self._waits == _LENGTHENED_AT:
+                self._lengthen()
         covered = self._begin_sync(number, written=written)
         if covered == 0:
             return
@@ -148,6 +160,8 @@ class WriteAheadLog:
                 self.mark_doubtful()
             raise
         done = not busy and bool(pages == moved)
+        if truncate:
+            self._waits = 0
         self._not_moved = (b"", 0) if done else (self._salt(), pages)
         return done
 
@@ -235,11 +249,36 @@ class WriteAheadLog:
     def _salt(self) -> bytes:
         return os.pread(self._file, 8, 16)
 
-    def _has(self, pages: int) -> bool:
-        """Compare salts: the file keeps its size when the log restarts, but pages of an earlier round have another."""
+    def _end(self, pages: int) -> int:
+        """Return the size of a log with this number of pages, in bytes."""
         if not self._page_size:
             self._page_size = int.from_bytes(os.pread(self._file, 4, 8), "big")
-        salt = os.pread(self._file, 8, _HEADER + (pages - 1) * (self._page_size + _FRAME) + 8)
+        return _HEADER + pages * (self._page_size + _FRAME)
+
+    def _lengthen(self) -> None:
+        """Fill the file with zeros up to the length at which the log begins again: to sync a file that grows takes half
+        as long again. SQLite ends its log where the salt is another one. Does nothing if the lock is not free, or the
+        disk is nearly full."""
+        with suppress(sqlite3.Error, OSError):
+            if disk_reserve.is_scarce(os.path.dirname(self._path)):
+                return
+            try:
+                if not self._lock.try_acquire():
+                    return
+                # No other program may append meanwhile, not even one that does not use the bus's lock.
+                self._connection.execute("BEGIN IMMEDIATE")
+                try:
+                    size, end = os.fstat(self._file).st_size, self._end(_LENGTH)
+                    if _HEADER < size < end:
+                        os.pwrite(self._file, bytes(end - size), size)
+                finally:
+                    self._connection.execute("ROLLBACK")
+            finally:
+                self._lock.release()
+
+    def _has(self, pages: int) -> bool:
+        """Compare salts: the file keeps its size when the log restarts, but pages of an earlier round have another."""
+        salt = os.pread(self._file, 8, self._end(pages - 1) + 8)
         if self._checked == (pages, salt):
             # Not written since it was found to be of an earlier round.
             return False
@@ -328,6 +367,8 @@ class KernelSync:
         self._requests = (ctypes.c_void_p * 1)(ctypes.addressof(self._request))
         self._answer = ctypes.create_string_buffer(_AIO_EVENT.size)
         self._zero, self._one = ctypes.c_long(0), ctypes.c_long(1)
+        self._poll = select.poll()
+        self._poll.register(self.event, select.POLLIN)
         return True
 
     def wait_briefly(self) -> bool:
@@ -337,7 +378,8 @@ class KernelSync:
             self._declined -= 1
             return False
         end = time.perf_counter() + _BRIEF_WAIT
-        while self.result() is None:
+        # Not the answer, which may come before the event: a signal after ``end`` would wake the loop indefinitely.
+        while not self._poll.poll(0):
             if time.perf_counter() > end:
                 self._declined = _DECLINED
                 return False
@@ -356,12 +398,14 @@ class KernelSync:
 
     def end(self) -> None:
         """Allow the next sync."""
-        # First: if a handler raised before it, the loop would be woken without end.
-        with suppress(BlockingIOError):
-            os.eventfd_read(self.event)
-        if self._context is not None:
-            _AIO_EVENT.pack_into(self._answer, 0, 0, 0, 0, 0)
-        self._in_progress = False
+        try:
+            # First: if a handler raised before it, the loop would be woken without end.
+            with suppress(BlockingIOError):
+                os.eventfd_read(self.event)
+        finally:
+            if self._context is not None:
+                _AIO_EVENT.pack_into(self._answer, 0, 0, 0, 0, 0)
+            self._in_progress = False
 
     def _has_answer(self) -> bool:
         """Return True if the kernel has written the address of the request."""

@@ -94,7 +94,8 @@ class Writer:
         kernel: KernelSync | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._ready: Sized | None = getattr(self._loop, "_ready", None)
+        is_own = type(self._loop).__module__.startswith("asyncio.")
+        self._ready: Sized | None = getattr(self._loop, "_ready", None) if is_own else None
         """The callbacks that the loop runs next; unknown of a loop that is not asyncio's."""
         self._connection = connection
         self._runner = runner
@@ -147,7 +148,7 @@ class Writer:
             self._queue.append(call)
         if not self._running:
             try:
-                if self._inline_left % _YIELD_EVERY and self._is_only_caller(durable) and _has_stack():
+                if self._inline_left % _YIELD_EVERY and self._is_likely_alone(durable) and _has_stack():
                     self._start()
                 else:
                     # Not immediately: every task that is ready in this iteration of the loop may join the batch.
@@ -204,9 +205,13 @@ class Writer:
         if number:
             await self._sync_on_thread()
 
-    def _is_only_caller(self, durable: bool) -> bool:
+    def _is_likely_alone(self, durable: bool) -> bool:
         """Return True if other calls are unlikely to join the batch in this iteration of the loop."""
-        return self._single and (not durable if self._ready is None else not self._ready)
+        return self._has_only_caller() or (self._ready is None and self._single and not durable)
+
+    def _has_only_caller(self) -> bool:
+        """Return True if the last batch was a single call and the loop has nothing else to run."""
+        return self._single and self._ready is not None and not self._ready
 
     async def _sync_on_thread(self) -> None:
         """Sync the log, together with others that wait for it."""
@@ -335,11 +340,14 @@ class Writer:
         batch.clear()
         if waits_for is None:
             self._deliver()
-        elif waits_for == "kernel" and self._single and self._ready is not None and not self._ready:
-            # It has nothing else to do, and to sleep and wake up takes as long as the disk.
-            if self._kernel is not None and self._kernel.wait_briefly():
-                self._on_synced()
+        elif waits_for == "kernel" and self._has_only_caller() and self._has_synced_briefly():
+            # The loop has nothing else to do, and to sleep and wake up takes as long as the disk.
+            self._on_synced()
         return True
+
+    def _has_synced_briefly(self) -> bool:
+        """Wait for the kernel's sync for as long as a fast disk takes. Return True if it has ended."""
+        return self._kernel is not None and self._kernel.wait_briefly()
 
     def _on_synced(self) -> None:
         """Deliver the batch whose sync has ended."""
