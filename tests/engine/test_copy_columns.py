@@ -104,4 +104,5 @@ def test_every_sequence_and_counter_is_copied(schema: sqlite3.Connection) -> Non
     }
     assert {name for name, _ in schema.execute(QUERIES["copy_read_sequences"], ("", 100))} == made
     counters = {name for (name,) in schema.execute("SELECT name FROM counters")}
-    assert {name for name, _ in schema.execute(QUERIES["copy_read_counters"], ("", 100))} == counters - {"directory", "topology"}
+    own = {"directory", "topology"}
+    assert {name for name, _ in schema.execute(QUERIES["copy_read_counters"], ("", 100))} == counters - own

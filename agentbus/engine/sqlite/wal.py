@@ -30,7 +30,7 @@ from agentbus.engine.sqlite import disk_reserve
 from agentbus.engine.sqlite.lock import UNKNOWN, CommitCounters, FileLock
 from agentbus.errors import AgentBusError, LogNotSynced
 
-_CHUNK = 1024 * 1024
+_CHUNK = 256 * 1024
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 """On macOS, fsync leaves the data in the cache of the disk."""
 _AIO_CALLS = {"x86_64": (206, 208, 209), "aarch64": (0, 4, 2)}
@@ -269,8 +269,9 @@ class WriteAheadLog:
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
                     size, end = os.fstat(self._file).st_size, self._end(_LENGTH)
-                    if _HEADER < size < end:
-                        os.pwrite(self._file, bytes(end - size), size)
+                    # Not an empty log: SQLite has not written its header.
+                    while _HEADER < size < end:
+                        size += os.pwrite(self._file, bytes(min(_CHUNK, end - size)), size)
                 finally:
                     self._connection.execute("ROLLBACK")
             finally:
@@ -398,14 +399,12 @@ class KernelSync:
 
     def end(self) -> None:
         """Allow the next sync."""
-        try:
-            # First: if a handler raised before it, the loop would be woken without end.
-            with suppress(BlockingIOError):
-                os.eventfd_read(self.event)
-        finally:
-            if self._context is not None:
-                _AIO_EVENT.pack_into(self._answer, 0, 0, 0, 0, 0)
-            self._in_progress = False
+        # First: if a handler raised before it, the loop would be woken without end.
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.event)
+        if self._context is not None:
+            _AIO_EVENT.pack_into(self._answer, 0, 0, 0, 0, 0)
+        self._in_progress = False
 
     def _has_answer(self) -> bool:
         """Return True if the kernel has written the address of the request."""
