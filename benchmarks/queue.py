@@ -179,19 +179,20 @@ def checks(results: Results) -> list[Check]:
         found.extend(against(results, name, workload, mine, theirs, unit, **bounds))
 
     found: list[Check] = []
-    compared("one at a time, against persist-queue's SQLite queue", "one", "persist-ack", least=1)
-    compared("one at a time, against huey", "one", "huey", aim=1)
+    compared("one at a time, against JSON files, fsynced", "one", "files", least=0.9, aim=1.1)
+    compared("one at a time, against persist-queue's SQLite queue", "one", "persist-ack", least=1, aim=1.2)
+    compared("one at a time, against huey", "one", "huey", aim=0.7)
     compared("one at a time, against aiosqlite used plainly", "one", "aiosqlite", least=2)
-    compared(f"{TASKS} tasks, against aiosqlite used plainly", "tasks", "aiosqlite", least=20, aim=30)
-    compared(f"{TASKS} tasks, against Redis with fsync", "tasks", "redis", least=4)
-    compared(f"batches of {BATCH}, against raw sqlite3 with the same tables", "batches", "raw", least=0.6, aim=0.8)
+    compared(f"{TASKS} tasks, against aiosqlite used plainly", "tasks", "aiosqlite", least=24, aim=30)
+    compared(f"{TASKS} tasks, against Redis with fsync", "tasks", "redis", least=2.7, aim=3.5)
+    compared(f"batches of {BATCH}, against raw sqlite3 with the same tables", "batches", "raw", least=0.64, aim=0.8)
     compared(f"batches of {BATCH}, against Redis with fsync", "batches", "redis", least=1.5)
     compared("two processes, against Redis with fsync", PROCESSES, "redis", least=1.4)
     compared(
         'idle p50, durability="process", against litequeue (NORMAL) looking every ms', IDLE, "litequeue", unsynced, P50,
-        most=1,
+        most=1.6, aim=1.2,
     )  # fmt: skip
-    compared("idle p50, against Redis with fsync", IDLE, "redis", unit=P50, most=1)
+    compared("idle p50, against Redis with fsync", IDLE, "redis", unit=P50, most=1.4, aim=1.1)
     for key, name in ((ours, "disk"), (unsynced, "process")):
         if (waiting := results.find(IDLE, key, CPU)) is not None:
             found.append(Check(f'idle, durability="{name}": CPU of one core', waiting.median, " %", most=0.5))

@@ -17,7 +17,7 @@ MODES = {"one": "one at a time", "tasks": "32 tasks", "batches": "batches of 64"
 
 @dataclass(frozen=True)
 class Check:
-    """A performance target: at least ``least``, at most ``most``, or only an ``aim``."""
+    """A performance target: at least ``least``, at most ``most``, or only an ``aim`` in the direction of the bound."""
 
     name: str
     value: float | None
@@ -39,9 +39,10 @@ class Check:
             return "not measured"
         if not self.passed:
             return "**not held**"
-        if self.aim is None or self.value >= self.aim:
+        missed = "below the aim" if self.most is None else "above the aim"
+        if self.aim is None or (self.value >= self.aim if self.most is None else self.value <= self.aim):
             return "held"
-        return "below the aim" if self.least is None else "held, below the aim"
+        return missed if self.least is None and self.most is None else f"held, {missed}"
 
     def row(self) -> tuple[str, ...]:
         bounds = (("at least", self.least), ("at most", self.most), ("aim", self.aim))
