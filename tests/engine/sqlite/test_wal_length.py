@@ -69,6 +69,7 @@ def test_a_lengthened_log_does_not_grow_and_loses_nothing(place: Place, tmp_path
 
 def test_it_is_lengthened_again_after_it_was_emptied(place: Place) -> None:
     place.write(wal._LENGTHENED_AT)
+    assert place.engine._runner is not None
     assert place.engine._runner.checkpoint(truncate=True) is True
     assert place.size == 0
     place.write(wal._LENGTHENED_AT - 1)
