@@ -30,7 +30,7 @@ from agentbus.engine.sqlite import disk_reserve
 from agentbus.engine.sqlite.lock import UNKNOWN, CommitCounters, FileLock
 from agentbus.errors import AgentBusError, LogNotSynced
 
-_CHUNK = 256 * 1024
+_CHUNK = 1024 * 1024
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 """On macOS, fsync leaves the data in the cache of the disk."""
 _AIO_CALLS = {"x86_64": (206, 208, 209), "aarch64": (0, 4, 2)}
@@ -48,10 +48,12 @@ _BRIEF_WAIT = 0.0002
 """Seconds that a brief wait takes at most: about twice the sync of a fast disk."""
 _DECLINED = 15
 """Brief waits that are skipped after one that was too short."""
-_LENGTHENED_AT = 8
-"""The sync on a thread at which the log is lengthened: most commands end before."""
-_LENGTH = 1000
-"""Pages of a lengthened log. At that length it is checkpointed and begins again."""
+_LENGTHENED_FROM = 3
+"""The sync on a thread from which on the log is lengthened: a command ends before."""
+_STEP = 80
+"""Pages that one sync adds: it takes half as long again, and those before the kernel's first reach the full length."""
+_FULL = 1000
+"""Pages of a log that is long enough: it is checkpointed then, and begins again."""
 _contexts: list[int] = []
 """Contexts of closed buses. They are not valid in a forked child."""
 os.register_at_fork(after_in_child=_contexts.clear)
@@ -109,7 +111,7 @@ class WriteAheadLog:
         """
         if written:
             self._waits += 1
-            if self._waits == _LENGTHENED_AT:
+            if self._waits >= _LENGTHENED_FROM:
                 self._lengthen()
         covered = self._begin_sync(number, written=written)
         if covered == 0:
@@ -256,11 +258,12 @@ class WriteAheadLog:
         return _HEADER + pages * (self._page_size + _FRAME)
 
     def _lengthen(self) -> None:
-        """Fill the file with zeros up to the length at which the log begins again: to sync a file that grows takes half
-        as long again. SQLite ends its log where the salt is another one. Does nothing if the lock is not free, or the
-        disk is nearly full."""
+        """Append zeros to a log that is shorter than the length at which it begins again: to sync a file that grows
+        takes half as long again. SQLite ends its log where the salt is another one. Does nothing if the lock is not
+        free, or the disk is nearly full."""
         with suppress(sqlite3.Error, OSError):
-            if disk_reserve.is_scarce(os.path.dirname(self._path)):
+            full = self._end(_FULL)
+            if os.fstat(self._file).st_size >= full or disk_reserve.is_scarce(os.path.dirname(self._path)):
                 return
             try:
                 if not self._lock.try_acquire():
@@ -268,10 +271,10 @@ class WriteAheadLog:
                 # No other program may append meanwhile, not even one that does not use the bus's lock.
                 self._connection.execute("BEGIN IMMEDIATE")
                 try:
-                    size, end = os.fstat(self._file).st_size, self._end(_LENGTH)
-                    # Not an empty log: SQLite has not written its header.
-                    while _HEADER < size < end:
-                        size += os.pwrite(self._file, bytes(min(_CHUNK, end - size)), size)
+                    size = os.fstat(self._file).st_size
+                    # Not to an empty log: SQLite has not written its header.
+                    if size > _HEADER:
+                        os.pwrite(self._file, bytes(max(0, min(self._end(_STEP) - _HEADER, full - size))), size)
                 finally:
                     self._connection.execute("ROLLBACK")
             finally:

@@ -1,4 +1,4 @@
-"""The log is filled with zeros up to the length at which it begins again: a sync of a file that grows takes longer."""
+"""Zeros are appended to the log up to the length at which it begins again: a sync of a file that grows takes longer."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from tests.support.writing import wanted
 
 FULL = 4_000_000
 """Bytes that only a lengthened log has in these tests."""
+STEPS = wal._LENGTHENED_FROM + wal._FULL // wal._STEP
+"""Durable commits after which it has its full length."""
 
 
 class Place:
@@ -52,9 +54,10 @@ def place(tmp_path: Path) -> Iterator[Place]:
 
 
 def test_a_lengthened_log_does_not_grow_and_loses_nothing(place: Place, tmp_path: Path) -> None:
-    place.write(wal._LENGTHENED_AT - 1)
-    assert place.size < FULL, "a command that writes little does not pay for it"
-    place.write(1)
+    before = place.size
+    place.write(wal._LENGTHENED_FROM - 1)
+    assert place.size < before + 100_000, "a command that writes little does not pay for it"
+    place.write(STEPS)
     size = place.size
     assert size >= FULL
     for _ in range(5):
@@ -68,14 +71,26 @@ def test_a_lengthened_log_does_not_grow_and_loses_nothing(place: Place, tmp_path
 
 
 def test_it_is_lengthened_again_after_it_was_emptied(place: Place) -> None:
-    place.write(wal._LENGTHENED_AT)
+    place.write(STEPS)
     assert place.engine._runner is not None
     assert place.engine._runner.checkpoint(truncate=True) is True
     assert place.size == 0
-    place.write(wal._LENGTHENED_AT - 1)
-    assert 0 < place.size < FULL
-    place.write(1)
+    place.write(wal._LENGTHENED_FROM - 1)
+    assert 0 < place.size < 100_000
+    place.write(STEPS)
     assert place.size >= FULL
+
+
+def test_several_processes_lengthen_one_log(place: Place, tmp_path: Path) -> None:
+    with closing(Place(tmp_path / "bus").engine) as other:
+        for number in range(STEPS):
+            place.write(1)
+            other.write(define, wanted(f"other-{number}"))
+        size = place.size
+        assert FULL <= size < FULL + 1_000_000
+        place.write(20)
+        assert place.size == size
+    assert place.missing() == set()
 
 
 def test_a_log_that_is_longer_stays_as_it_is(place: Place) -> None:
@@ -88,7 +103,7 @@ def test_a_log_that_is_longer_stays_as_it_is(place: Place) -> None:
             foreign.commit()
             size = place.size
             assert size > 6_000_000
-            place.write(wal._LENGTHENED_AT)
+            place.write(STEPS)
             assert size < place.size < size + FULL
             assert foreign.execute("SELECT length(bytes) FROM large").fetchall() == [(6_000_000,)]
         assert place.missing() == set()
@@ -96,13 +111,13 @@ def test_a_log_that_is_longer_stays_as_it_is(place: Place) -> None:
 
 def test_a_disk_that_is_nearly_full_is_left_alone(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk_reserve, "_free", lambda _: 8 * FULL)
-    place.write(2 * wal._LENGTHENED_AT)
-    assert place.size < FULL
+    place.write(STEPS)
+    assert place.size < 1_000_000
 
 
 def test_what_another_program_is_writing_is_not_overwritten(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """It does not use the lock of the bus. It begins after the commit whose sync lengthens the log."""
-    place.write(wal._LENGTHENED_AT - 1)
+    place.write(wal._LENGTHENED_FROM - 1)
     with closing(sqlite3.connect(place.home.file, isolation_level=None)) as foreign:
         foreign.execute("CREATE TABLE other (number)")
         lengthen = wal.WriteAheadLog._lengthen
@@ -114,8 +129,9 @@ def test_what_another_program_is_writing_is_not_overwritten(place: Place, monkey
             foreign.execute("COMMIT")
 
         monkeypatch.setattr(wal.WriteAheadLog, "_lengthen", meanwhile)
+        before = place.size
         place.write(1)
-        assert place.size < FULL
+        assert before < place.size < before + 100_000
         assert foreign.execute("SELECT number FROM other").fetchall() == [(1,)]
     assert place.missing() == set()
     with place.engine._lock.held():
