@@ -330,6 +330,52 @@ def test_an_interrupted_read_leaves_the_lock_free(place: Place, monkeypatch: pyt
     place.read()
 
 
+def traced(function: Callable[..., object], opcode: int, action: Callable[[], object]) -> Callable[[], bool]:
+    """Run ``action`` once before that opcode of a function, as another thread may. Return a function that ends this and
+    returns True if it has run."""
+    code = getattr(function, "__code__")  # noqa: B009
+    left = opcode
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left
+        if frame.f_code is not code:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            left -= 1
+            if left == 0:
+                action()
+        return trace
+
+    def end() -> bool:
+        sys.settrace(before)
+        return left <= 0
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    return end
+
+
+def test_a_lock_that_another_thread_releases_meanwhile_hides_no_commit(place: Place) -> None:
+    """The thread of a read asks while that of the writer holds the lock; between any two of its steps, it does not."""
+    number = place.counters.announce()
+    reached = 0
+    while reached < 1000:
+        lock = FileLock(place.home.lock, 10)
+        lock.acquire()
+        end = traced(CommitCounters.unsynced, reached + 1, lock.release)
+        try:
+            found = lock.counters.unsynced()
+        finally:
+            has_run = end()
+        lock.close()
+        assert found == number, f"opcode {reached + 1}"
+        if not has_run:
+            break
+        reached += 1
+    assert 10 < reached < 1000
+
+
 # Syncs that fail
 
 
@@ -636,6 +682,92 @@ def test_a_refused_system_call_leaves_the_next_sync_possible(kernel: KernelSync)
     kernel._call = call
     assert kernel.begin()
     assert ended(kernel) == 0
+
+
+class Time:
+    """In place of the module: each look at it takes 10 µs."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def perf_counter(self) -> float:
+        self.seconds += 0.00001
+        return self.seconds
+
+
+class LateEvent:
+    """The event of a sync whose answer comes at once: it is signalled at that look at it."""
+
+    def __init__(self, kernel: KernelSync, at: int | None) -> None:
+        self.looks = 0
+        self._kernel = kernel
+        self._at = at
+
+    def submit(self, number: int, *_: object) -> int:
+        """In place of the system call: the kernel writes the answer before it signals."""
+        if number == self._kernel._submit:
+            wal._AIO_EVENT.pack_into(self._kernel._answer, 0, 0, 1, 0, 0)
+        return 1
+
+    def poll(self, _: float) -> bool:
+        self.looks += 1
+        if self.looks == self._at:
+            os.eventfd_write(self._kernel.event, 1)
+        return is_signalled(self._kernel)
+
+
+def late_event(kernel: KernelSync, monkeypatch: pytest.MonkeyPatch, at: int | None = None) -> LateEvent:
+    event = LateEvent(kernel, at)
+    monkeypatch.setattr(kernel, "_call", event.submit)
+    monkeypatch.setattr(kernel, "_poll", event)
+    return event
+
+
+def test_a_brief_wait_ends_with_the_event_and_not_with_the_answer(
+    kernel: KernelSync, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal after the end of the sync would wake the loop indefinitely: nothing would take it."""
+    monkeypatch.setattr(wal, "time", Time())
+    for looks in (1, 3, 9):
+        event = late_event(kernel, monkeypatch, at=looks)
+        assert kernel.begin()
+        assert kernel.result() == 0, "the answer is there"
+        assert kernel.wait_briefly()
+        assert event.looks == looks
+        assert kernel.result() == 0
+        kernel.end()
+        assert not is_signalled(kernel)
+
+
+def test_after_a_brief_wait_nothing_is_left_of_the_sync(kernel: KernelSync, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wal, "_BRIEF_WAIT", 30)
+    for _ in range(3):
+        assert kernel.begin()
+        assert kernel.wait_briefly()
+        assert kernel.result() == 0
+        kernel.end()
+        assert not is_signalled(kernel)
+        assert kernel.result() is None
+
+
+def test_a_disk_that_takes_too_long_is_waited_for_again_only_now_and_then(
+    kernel: KernelSync, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = Time()
+    monkeypatch.setattr(wal, "time", time)
+    event = late_event(kernel, monkeypatch)
+    assert kernel.begin()
+    for _ in range(3):
+        start, before = time.seconds, event.looks
+        assert not kernel.wait_briefly()
+        assert event.looks > before + 1
+        assert time.seconds - start < 2 * wal._BRIEF_WAIT
+        waited, looked = time.seconds, event.looks
+        assert not any(kernel.wait_briefly() for _ in range(wal._DECLINED))
+        assert (time.seconds, event.looks) == (waited, looked)
+    os.eventfd_write(kernel.event, 1)
+    assert all(kernel.wait_briefly() for _ in range(3)), "one that was long enough declines none"
+    kernel.end()
 
 
 def test_a_kernel_sync_reports_the_error(kernel: KernelSync) -> None:

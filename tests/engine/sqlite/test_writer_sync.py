@@ -49,6 +49,9 @@ class Kernel(KernelSync):
         self.refuses = False
         self.holds = False
         """A sync that begins does not end by itself."""
+        self.is_brief = True
+        """A brief wait is long enough for a sync that ends by itself."""
+        self.brief_waits = 0
         self._running = False
         self._done: int | None = None
 
@@ -73,7 +76,8 @@ class Kernel(KernelSync):
         os.eventfd_write(self.event, 1)
 
     def wait_briefly(self) -> bool:
-        return self._done is not None
+        self.brief_waits += 1
+        return self._done is not None and self.is_brief
 
     def result(self) -> int | None:
         return self._done
@@ -427,6 +431,130 @@ async def test_a_failure_of_another_process_during_a_kernel_sync_causes_a_rewrit
     assert thread.rewrites == 1
 
 
+# Brief waits
+
+
+class LateKernel(Kernel):
+    """While it is late, its answer comes before its event, which is signalled at the third look at it."""
+
+    _declined = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_late = False
+        self.looks = 0
+        self._poll: Any = self
+
+    def finish(self) -> None:
+        self._done = 0
+        self.looks = 0
+        if not self.is_late:
+            self.signal()
+
+    def signal(self) -> None:
+        """Signal the event of the answer that came last."""
+        if self.looks < 3:
+            self.looks = 3
+            os.eventfd_write(self.event, 1)
+
+    def poll(self, _: float) -> bool:
+        self.looks += 1
+        if self.looks == 3:
+            os.eventfd_write(self.event, 1)
+        return self.looks >= 3
+
+    def wait_briefly(self) -> bool:
+        return KernelSync.wait_briefly(self)
+
+
+def wakes(engine: SQLiteEngine) -> list[None]:
+    """Return a list that grows with each wake-up of the loop by the kernel."""
+    found: list[None] = []
+    used = writer(engine)
+    assert used._kernel is not None
+
+    def woken() -> None:
+        found.append(None)
+        used._on_synced()
+
+    used._loop.add_reader(used._kernel.event, woken)
+    return found
+
+
+async def test_after_a_brief_wait_the_loop_is_not_woken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, thread: Thread
+) -> None:
+    """Also where the answer was there before the event: it would stay readable, and the loop would never rest."""
+    kernel = LateKernel()
+    monkeypatch.setattr(engines, "open_kernel_sync", kernel.open)
+    monkeypatch.setattr(wal, "_BRIEF_WAIT", 30)
+    async with opened(tmp_path / "bus") as engine:
+        await ready(engine)
+        kernel.is_late = True
+        woken, begun = wakes(engine), kernel.begun
+        for name in "abc":
+            writer(engine)._inline_left = 63
+            answer = asyncio.ensure_future(engine.write(mark, Mark(name)))
+            is_delivered = answer.done()
+            kernel.signal()
+            await turns()
+            assert is_delivered, "on the caller's stack"
+            assert marked(engine, name)
+        kernel.is_late = False
+        assert is_synced(engine)
+        assert (kernel.begun - begun, woken) == (3, [])
+
+
+async def test_a_sync_that_takes_longer_than_a_brief_wait_is_delivered_by_the_loop(
+    engine: SQLiteEngine, kernel: Kernel
+) -> None:
+    await ready(engine)
+    woken = wakes(engine)
+    kernel.is_brief, waits = False, kernel.brief_waits
+    for name in "abc":
+        writer(engine)._inline_left = 63
+        await engine.write(mark, Mark(name))
+    assert (kernel.brief_waits - waits, len(woken)) == (3, 3)
+    assert is_synced(engine)
+
+
+@pytest.mark.parametrize("is_brief", [True, False])
+async def test_an_error_of_a_sync_reaches_the_caller_after_a_brief_wait_too(
+    engine: SQLiteEngine, kernel: Kernel, thread: Thread, is_brief: bool
+) -> None:
+    await ready(engine)
+    woken = wakes(engine)
+    kernel.is_brief, kernel.error, waits = is_brief, errno.EIO, kernel.brief_waits
+    with pytest.raises(OutcomeUnknown, match="Input/output error"):
+        await engine.write(mark, Mark("a"))
+    assert (kernel.brief_waits - waits, len(woken)) == (1, 0 if is_brief else 1)
+    assert thread.rewrites == 1, "the log is rewritten first"
+    kernel.error = 0
+    await ready(engine)
+    await engine.write(mark, Mark("b"))
+    assert is_synced(engine)
+
+
+async def test_a_loop_that_has_something_else_to_do_is_not_held(engine: SQLiteEngine, kernel: Kernel) -> None:
+    loop = asyncio.get_running_loop()
+    handle = loop.call_soon(lambda: None)
+
+    def work() -> None:
+        nonlocal handle
+        handle = loop.call_soon(work)
+
+    await ready(engine)
+    work()
+    begun, waits = kernel.begun, kernel.brief_waits
+    for name in "ab":
+        writer(engine)._inline_left = 63
+        await engine.write(mark, Mark(name))
+    assert (kernel.begun - begun, kernel.brief_waits - waits) == (2, 0)
+    handle.cancel()
+    await engine.write(mark, Mark("c"))
+    assert kernel.brief_waits - waits <= 1
+
+
 # Closing
 
 
@@ -503,6 +631,7 @@ INTERRUPTED: tuple[Callable[..., object], ...] = (
     Writer._start,
     Writer._on_synced,
     Writer._run_inline,
+    Writer._has_synced_briefly,
     Writer._has_synced,
     Writer._deliver,
     Writer._release_reads,
@@ -515,6 +644,7 @@ INTERRUPTED: tuple[Callable[..., object], ...] = (
     WriteAheadLog.begin_kernel_sync,
     WriteAheadLog.end_sync,
     KernelSync.begin,
+    KernelSync.wait_briefly,
     KernelSync.result,
     KernelSync.end,
     resolve,
