@@ -43,6 +43,7 @@ from agentbus.operations.protocol import (
     InsertNumbered,
     Op,
     Query,
+    Row,
     Rows,
     group_by_operation,
 )
@@ -57,7 +58,8 @@ _UNBOUNDED = frozenset({"message_promote", "message_lapsed", "message_expire"})
 """Mailbox maintenance, as long as the backlog: not run where it would block the event loop."""
 _DEBUG = 10
 """The level of logging."""
-_MAX_CACHED_ROWS = 2000
+_MAX_CACHED = 2000
+"""Rows of cached look-ups; a row of much text counts as several."""
 _LOG_PAGES = 1000
 """A log that is this long is checkpointed before the next batch."""
 
@@ -579,8 +581,8 @@ class _LookupCache:
         self._queries = queries
         self._path = path
         self._answers: dict[tuple[Any, ...], Rows] = {}
-        self._rows = 0
-        """Number of rows in the answers; an answer without rows counts as one."""
+        self._cached = 0
+        """Number of rows in the answers, and of what they were asked for."""
         self._directory = -1
         """The number of changes of the directory as of which the answers are valid: that at the start of the
         transaction, so that a rollback invalidates none."""
@@ -609,15 +611,17 @@ class _LookupCache:
         rows = self._answers.get(key)
         if rows is None:
             rows = self._run(query)
-            if self._rows > _MAX_CACHED_ROWS:
+            size = _size(key, *rows)
+            if self._cached + size > _MAX_CACHED:
                 self._forget()
-            self._answers[key] = rows
-            self._rows += len(rows) or 1
+            if size <= _MAX_CACHED:
+                self._answers[key] = rows
+                self._cached += size
         return rows
 
     def _forget(self) -> None:
         self._answers.clear()
-        self._rows = 0
+        self._cached = 0
 
     def _count(self) -> tuple[int, int]:
         """Return the numbers of changes of the directory and of the listeners."""
@@ -628,6 +632,13 @@ class _LookupCache:
 
     def _run(self, query: Query) -> Rows:
         return self._connection.execute(self._queries[query.name], query.with_json_lists()).fetchall()
+
+
+def _size(*rows: Row) -> int:
+    """Return the number of rows of ordinary size that take as much memory. A list counts by its items."""
+    texts = sum(len(cell) for row in rows for cell in row if isinstance(cell, str))
+    lists = sum(len(cell) for row in rows for cell in row if isinstance(cell, tuple))
+    return len(rows) + texts // 256 + lists
 
 
 def _has_rows(outcome: object) -> bool:

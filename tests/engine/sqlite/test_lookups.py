@@ -521,17 +521,25 @@ def test_what_calls_change_all_the_time_is_not_counted(place: Place) -> None:
 
 @pytest.mark.parametrize("found", [0, 1, 6])
 def test_the_number_of_cached_rows_is_bounded(place: Place, monkeypatch: pytest.MonkeyPatch, found: int) -> None:
-    """An answer without rows counts too."""
-    monkeypatch.setattr(transaction, "_MAX_CACHED_ROWS", 30)
+    """What was asked for counts too: an answer without rows is not free."""
+    monkeypatch.setattr(transaction, "_MAX_CACHED", 30)
     cache = place.runner._lookups
     agents = [place.register(f"agent-{number}").agent for number in range(found)]
     for number in range(200):
-        rows = place.one.write(look_up, standing(*agents, f"nothing-{number}"))
-        assert len(rows) == found
-        assert sum(len(answer) or 1 for answer in cache._answers.values()) <= 30 + max(1, found)
+        assert len(place.one.write(look_up, standing(*agents, f"nothing-{number}"))) == found
+        assert sum(len(answer) or 1 for answer in cache._answers.values()) <= 30
+        assert sum(len(cell) for key in cache._answers for cell in key if type(cell) is tuple) <= 30
+    assert cache._answers
     assert place.write(send, note("b")) == OK
     place.other.write(finish, EndRequest(Actor("b", 1), "completed"))
     assert place.write(send, note("b")) == "AgentEnded"
+
+
+def test_an_answer_that_is_too_large_is_not_cached(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transaction, "_MAX_CACHED", 30)
+    for _ in range(2):
+        place.one.write(look_up, standing(*(f"nothing-{number}" for number in range(40))))
+    assert not place.runner._lookups._answers
 
 
 # Counters that cannot be read
