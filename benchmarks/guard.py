@@ -194,8 +194,8 @@ RATIOS = (
     Ratio("state get, against aiosqlite", "get", "get, aiosqlite", 4),
     Ratio("state get, against raw sqlite3", "get", "get, raw", 0.25),
     Ratio("state entry, against a raw get", "entry", "get, raw", 0.22),
-    Ratio("agent look-up, against a raw get", "agent", "get, raw", 0.2),
-    Ratio("session look-up, against a raw get", "session", "get, raw", 0.25),
+    Ratio("agent lookup, against a raw get", "agent", "get, raw", 0.2),
+    Ratio("session lookup, against a raw get", "session", "get, raw", 0.25),
     Ratio("any message for me, against a raw get", "pending", "get, raw", 0.3),
     # Not a time, but the instructions that the hooks of telemetry add, so that the floor can be close.
     Ratio("telemetry off, against a message without its hooks", "hooks", "no hooks", 0.97),

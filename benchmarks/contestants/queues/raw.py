@@ -34,6 +34,8 @@ class Raw:
         self._rows = queries["message_rows"]
         self._lease = queries["message_lease"]
         self._ack = queries["message_ack"]
+        self._claim_one = queries["message_claim_one"]
+        self._ack_one = queries["message_ack_one"]
 
     def send(self, payload: Any) -> None:
         self.send_many([payload])
@@ -58,6 +60,12 @@ class Raw:
         self._begin("NORMAL")
         if done:
             self._acknowledge(done)
+        if limit == 1:
+            moment = now()
+            claiming = (self._boxes, None, moment + LEASE, 1, moment, moment)
+            rows = [row for _, *row in self._connection.execute(self._claim_one, claiming).fetchall()]
+            self._connection.execute("COMMIT")
+            return rows
         ready = self._connection.execute(self._ready, (self._boxes, limit)).fetchall()
         ids = json.dumps([id for _, _, id in ready])
         rows = self._connection.execute(self._rows, (ids,)).fetchall()
