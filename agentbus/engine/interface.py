@@ -60,7 +60,7 @@ class Engine(Protocol):
         """Run a read-only operation."""
 
     async def read_inline(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
-        """Run a few indexed look-ups as fast as possible; may block the event loop. Use ``read`` for scans."""
+        """Run a few indexed lookups as fast as possible; may block the event loop. Use ``read`` for scans."""
 
     async def backup(self, path: Path | None, keep: int, progress: Progress | None = None) -> BackupRecord:
         """Make a verified copy of the store: in its own directory, of which the newest ``keep`` stay, or at a new path.

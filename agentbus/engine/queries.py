@@ -41,7 +41,8 @@ _SUBJECTS = {
 _ENGINE_FILES = frozenset({"foreign", "schema", "server"})
 """Files whose queries no operation uses: they are read by ``named``, and may be templates."""
 DIRECTORY = frozenset({"agent_standing", "bus_quotas", "pool_mailbox", "type_known"})
-"""Queries of what calls look up. The counter ``directory`` counts the changes of what they read."""
+"""Queries whose answers are cached. The counter ``directory`` counts the changes of the rows that they read; on
+PostgreSQL not additions, which do not affect an answer that admits a message."""
 _LISTS = {
     "sqlite": {
         "in": "IN (SELECT value FROM json_each({list}))",

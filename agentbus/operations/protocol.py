@@ -131,7 +131,7 @@ class Operation(Generic[R, T]):
     only exclusive operations change it. ``stores_data``: it stores data of its caller, and therefore gets none of the
     space reserved for cleaning up a full disk (a request may override it by a property of this name).
     ``single_insert``: if it yields ``Gather`` and then one ``InsertNumbered`` row, it yields nothing else; that row
-    may commit by itself. ``shortcut``: runs one request by look-ups and then one statement, which writes all or nothing
+    may commit by itself. ``shortcut``: runs one request by lookups and then one statement, which writes all or nothing
     and may commit by itself; if it has written nothing, it may read more, or return None: the operation must run
     instead.
     """

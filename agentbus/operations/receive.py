@@ -418,7 +418,8 @@ def claim(requests: Sequence[ClaimRequest], now: Now) -> Op[list[Outcome[Claim]]
 
 @claim.alone
 def _claim_one(request: ClaimRequest, now: Now) -> Op[Outcome[Claim] | None]:
-    """Lease one message by one statement, unless a mailbox needs maintenance or other transactions have locked it."""
+    """Lease one message by one statement. Leave the call to the operation if a mailbox needs maintenance, other
+    transactions have locked the message, or, on SQLite, none is ready."""
     if request.limit != 1 or request.leases or request.minimum or (yield from fence_error(request.actor, now)):
         return None
     until = now.awake + request.duration

@@ -1,5 +1,6 @@
 -- What nearly every call looks up (agents, types, quotas, pools) seldom changes. Changes are counted, so that a process that
--- caches it can check by one number whether its copy is current. Version 15.
+-- caches it can check by one number whether its copy is current. Unlike on PostgreSQL, additions count too, because answers
+-- without a row are cached, and so does suspicion, because every call uses the cached status, not only sends. Version 15.
 INSERT INTO counters (name, value) VALUES ('directory', 0);
 
 CREATE TRIGGER agents_enter_directory AFTER INSERT ON agents

@@ -134,12 +134,10 @@ def _answer(
     if isinstance(step, Announce):
         played.announced.append(step.channel)
         return []
-    # The statement of a shortcut is PostgreSQL's, which adds the version of the directory to its parameters.
-    is_shortcut = step.name not in load("sqlite")
-    text = load("postgres" if is_shortcut else "sqlite")[step.name]
-    writes = is_shortcut or not text.startswith(("SELECT", "WITH"))
+    text = load("sqlite")[step.name]
+    writes = not text.startswith(("SELECT", "WITH"))
     for parameters in step.rows if isinstance(step, ExecuteMany) else [step.parameters]:
-        wanted = max((int(number) for number in re.findall(r"[?$](\d+)", text)), default=0) - is_shortcut
+        wanted = max((int(number) for number in re.findall(r"[?$](\d+)", text)), default=0)
         assert len(parameters) == wanted, f"{step.name} takes {wanted} parameters, is given {parameters}"
     if isinstance(step, ExecuteMany):
         assert writes, f"{step.name} only reads; Each gives nothing back"

@@ -116,20 +116,19 @@ Planned: TypeAlias = PlannedInsert | PlannedStatement
 
 
 class LookupCache:
-    """Cached answers to look-ups, as of one version of the bus."""
+    """Cached answers to lookups, as of one version of the bus."""
 
     def __init__(self) -> None:
         self._version = -1
         self._newest = 0
         self._answers: dict[Row, Rows] = {}
-        """Additions are not counted: they do not affect an answer that admits a message."""
 
     async def ask(self, connection: Connection, queries: Sequence[Query]) -> list[Rows]:
-        """Run queries before all writes of a transaction, or outside of one, and cache the answers if they are of the
-        counted kind."""
+        """Run queries before all writes of a transaction, or outside of one, and cache the answers if all of them
+        are of the directory."""
         if not all(query.name in DIRECTORY for query in queries):
             return await ask_several(connection, queries)
-        *answers, ((version, _),), ((newest,),) = await ask_several(connection, [*queries, _VERSION, _NEWEST])
+        *answers, ((version,),), ((newest,),) = await ask_several(connection, [*queries, _VERSION, _NEWEST])
         if version != self._version or len(self._answers) > _MOST:
             self.forget()
             self._version = version

@@ -254,7 +254,7 @@ class TransactionRunner:
             # Only a transaction can have its own lock timeout, or read the time.
             return None
         if self.hint is None and not call.operation.single_insert:
-            # A short command: its look-ups are not cached yet.
+            # A short command: its lookups are not cached yet.
             return None
         if (planned := await self._cache.plan(connection, call, clock.now())) is None:
             return None

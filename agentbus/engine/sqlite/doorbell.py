@@ -178,22 +178,25 @@ class Ringer:
     def __init__(self, connection: sqlite3.Connection, queries: Queries) -> None:
         self._connection = connection
         self._queries = queries
-        self._topology: int | None = None
+        self.topology: int | None = None
+        """A number that changes whenever a process starts or stops listening; None: not known in this transaction."""
+        self._loaded: int | None = None
+        """The topology of the loaded doorbells."""
         self._bells: dict[str, list[str]] = {}
         self._heard: dict[str, tuple[int | None, bool]] = {}
         """The topology as of which it is known whether a process listens to a channel, and the answer."""
         self._missed: dict[str, set[str]] = {}
 
-    def load(self, channels: Sequence[str], process: int, topology: int | None) -> None:
+    def load(self, channels: Sequence[str], process: int) -> None:
         """Load the doorbells to ring for these channels, without this process's; again only if the topology changed or
         is unknown.
 
         Runs inside the transaction, where it needs none of its own: a process that starts to listen later queries
         after that, and finds what is committed here.
         """
-        if topology is None or topology != self._topology or len(self._bells) > _MAX_CHANNELS:
+        if self.topology is None or self.topology != self._loaded or len(self._bells) > _MAX_CHANNELS:
             self._bells.clear()
-            self._topology = topology
+            self._loaded = self.topology
         unknown = {channel.partition("#")[0] for channel in channels} - self._bells.keys()
         if unknown:
             rows = self._connection.execute(self._queries["listeners_of"], (plain(list(unknown)), process))
@@ -202,11 +205,11 @@ class Ringer:
                 if is_bell(bell):
                     self._bells[channel].append(bell)
 
-    def is_heard(self, channel: str, topology: int | None) -> bool:
+    def is_heard(self, channel: str) -> bool:
         """Return True if a process listens to a channel, this one included. Runs inside the transaction."""
-        if topology is None or self._heard.get(channel, (None, False))[0] != topology:
+        if self.topology is None or self._heard.get(channel, (None, False))[0] != self.topology:
             rows = self._connection.execute(self._queries["listener_any"], (channel,)).fetchall()
-            self._heard[channel] = (topology, bool(rows))
+            self._heard[channel] = (self.topology, bool(rows))
         return self._heard[channel][1]
 
     def ring(self, channels: Sequence[str]) -> bool:

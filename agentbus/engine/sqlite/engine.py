@@ -148,7 +148,7 @@ class SQLiteEngine(AsyncEngine[Writer]):
         return answer
 
     async def read_inline(self, question: Callable[[R, Now], Op[T]], request: R) -> T:
-        """Read on the loop's own thread: the hop to another one costs ten times as much as an indexed look-up.
+        """Read on the loop's own thread: the hop to another one costs ten times as much as an indexed lookup.
 
         No transaction outlives a query, because fetchall reads to the end; an open one would block checkpoints.
         """

@@ -103,7 +103,7 @@ class FileLock:
 
     def release(self) -> None:
         held, self._held = self._held, None
-        self.counters.found = None
+        self.counters.under_lock = None
         # Unknown if a signal handler raised right after the lock was granted.
         waiting = () if self._waiter is None else (self._waiter.fd,)
         for descriptor in (self._fd, *waiting) if held is None else (held,):
@@ -153,13 +153,13 @@ class FileLock:
                 os.close(descriptor)
 
     def _sign(self) -> None:
-        """Write the pid for the error messages of waiting processes, unless it is there. A full disk must not prevent
-        locking."""
+        """Write the pid for the error messages of waiting processes, unless it is there, and note the numbers of the
+        commits. A full disk must not prevent locking."""
         with suppress(OSError):
             found = os.pread(self._fd, _OFFSET + _LAYOUT.size, 0)
             if found[: len(self._signature)] != self._signature:
                 os.pwrite(self._fd, self._signature, 0)
-            self.counters.found = found[_OFFSET:]
+            self.counters.under_lock = found[_OFFSET:]
 
     def _open(self) -> int:
         try:
@@ -206,7 +206,7 @@ class CommitCounters:
         self.descriptor = descriptor
         self._settled: bytes | None = None
         """The bytes that were last seen to say that everything is synced."""
-        self.found: bytes | None = None
+        self.under_lock: bytes | None = None
         """The bytes when the lock was acquired. While it is held, only this process announces commits."""
 
     def read(self) -> tuple[int, int, int]:
@@ -217,7 +217,7 @@ class CommitCounters:
     def unsynced(self) -> int:
         """Return the newest commit that was announced, or 0 if it is on the disk."""
         # Read once: another thread may release the lock.
-        under_lock = self.found
+        under_lock = self.under_lock
         if under_lock is not None and under_lock == self._settled:
             return 0
         found = self._load()
@@ -231,7 +231,7 @@ class CommitCounters:
 
     def announce(self) -> int:
         """Return the number of a commit that is about to begin. Under the lock."""
-        found, self.found = self.found, None
+        found, self.under_lock = self.under_lock, None
         announced, synced, _ = _decode(self._pread() if found is None else found)
         number = announced + 1 if announced != UNKNOWN else ((synced >> _GAP_BITS) + 1) << _GAP_BITS
         self._store(0, number, _ANNOUNCED)
@@ -251,7 +251,7 @@ class CommitCounters:
 
     def _load(self) -> bytes:
         """Return the bytes of the numbers. What cannot be read counts as missing: after a commit, its calls must not be
-        told that nothing was done."""
+        reported as failed."""
         try:
             return self._pread()
         except OSError:

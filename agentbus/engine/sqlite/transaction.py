@@ -58,10 +58,8 @@ _UNBOUNDED = frozenset({"message_promote", "message_lapsed", "message_expire"})
 """Mailbox maintenance, as long as the backlog: not run where it would block the event loop."""
 _DEBUG = 10
 """The level of logging."""
-_MAX_CACHED = 2000
-"""Rows of cached look-ups; a row of much text counts as several."""
-_LOG_PAGES = 1000
-"""A log that is this long is checkpointed before the next batch."""
+_MAX_CACHED_ROWS = 2000
+"""Rows of cached lookups; a row of much text counts as several."""
 
 
 class TransactionRunner:
@@ -346,7 +344,7 @@ class TransactionRunner:
         self._rollback()
         if self._log.doubtful and self._disk and any(call.durable for call in calls):
             self._log.require()
-        if not self._nowait and self._log.is_due(_LOG_PAGES):
+        if not self._nowait and self._log.is_due():
             # Without it the log only grows: a later commit tries again.
             with suppress(sqlite3.Error, AgentBusError):
                 self._log.checkpoint(truncate=False)
@@ -378,7 +376,7 @@ class TransactionRunner:
         channels: list[str] = []
         now = self._begin()
         try:
-            if len(calls) == 1 and self._ran_shortcut(calls[0], now, channels):
+            if len(calls) == 1 and self._try_shortcut(calls[0], now, channels):
                 return self._commit(calls, channels)
             for operation, group in group_by_operation(calls):
                 results = self._drive(operation.run([call.request for call in group], now), channels)
@@ -394,13 +392,13 @@ class TransactionRunner:
             return []
         return self._commit(calls, channels)
 
-    def _ran_shortcut(self, call: Call, now: Now, channels: list[str]) -> bool:
+    def _try_shortcut(self, call: Call, now: Now, channels: list[str]) -> bool:
         """Run a single call by its shortcut; return False, with nothing written, if its operation must run."""
         shortcut = call.operation.shortcut
-        outcome = None if shortcut is None else self._drive(shortcut(call.request, now), channels)
-        if outcome is not None:
-            call.outcome = outcome
-        return outcome is not None
+        if shortcut is None or (outcome := self._drive(shortcut(call.request, now), channels)) is None:
+            return False
+        call.outcome = outcome
+        return True
 
     def _run_with_savepoints(self, calls: Sequence[Call]) -> list[str]:
         """Run each call behind a savepoint, so that one failure undoes nothing of the other calls."""
@@ -448,7 +446,7 @@ class TransactionRunner:
             raise
         self._changes = self._connection.total_changes
         try:
-            self._lookups.begin()
+            self._ringer.topology = self._lookups.begin()
         except BaseException:
             # The lock will be released: the transaction must not stay open.
             self._rollback()
@@ -460,7 +458,7 @@ class TransactionRunner:
         number = 0
         try:
             if channels:
-                self._ringer.load(channels, self.process, self._lookups.listeners)
+                self._ringer.load(channels, self.process)
             if durable and self._connection.total_changes != self._changes:
                 number = self._log.announce()
             start = time.perf_counter()
@@ -524,7 +522,7 @@ class TransactionRunner:
                     if type(step) is ExecuteMany:
                         self._execute_many(step)
                     elif type(step) is Announce:
-                        if self._ringer.is_heard(LIVE, self._lookups.listeners):
+                        if self._ringer.is_heard(LIVE):
                             channels.append(step.channel)
                     else:
                         channels.extend(step.channels)  # type: ignore[union-attr]
@@ -540,7 +538,8 @@ class TransactionRunner:
             raise _Busy
         rows = self._connection.execute(self._queries[name], query.with_json_lists()).fetchall()
         if name == "counter_take" and query.parameters[0] == "topology":
-            self._lookups.listeners = None
+            # Unknown until the transaction ends: after a rollback, another process counts to the same number.
+            self._ringer.topology = None
         return rows
 
     def _execute_numbered(self, step: InsertNumbered) -> Rows:
@@ -571,7 +570,7 @@ class TransactionRunner:
 
 
 class _LookupCache:
-    """Answers to look-ups that nearly every call makes (agents, types, quotas, pools), cached between transactions.
+    """Answers to lookups that nearly every call makes (agents, types, quotas, pools), cached between transactions.
 
     Triggers count the changes of what they read: one number per transaction shows whether the answers are current.
     """
@@ -580,25 +579,24 @@ class _LookupCache:
         self._connection = connection
         self._queries = queries
         self._path = path
-        self._answers: dict[tuple[Any, ...], Rows] = {}
-        self._cached = 0
+        self._answers: dict[Row, Rows] = {}
+        self._cached_rows = 0
         """Number of rows in the answers, and of what they were asked for."""
         self._directory = -1
         """The number of changes of the directory as of which the answers are valid: that at the start of the
         transaction, so that a rollback invalidates none."""
         self._changes = 0
         """Changes of the connection as of which the directory is known to be unchanged in this transaction."""
-        self.listeners: int | None = None
-        """A number that changes whenever a process starts or stops listening. None from a change in this transaction
-        until its end: after a rollback, another process counts to the same number."""
 
-    def begin(self) -> None:
-        """Note the state of the directory. At the start of a transaction."""
+    def begin(self) -> int:
+        """Note the state of the directory, and return the number of changes of the listeners. At the start of a
+        transaction."""
         self._changes = self._connection.total_changes
-        directory, self.listeners = self._count()
+        directory, listeners = self._count()
         if directory != self._directory:
             self._forget()
             self._directory = directory
+        return listeners
 
     def ask(self, query: Query) -> Rows:
         """Run a query of the directory, unless its answer is cached."""
@@ -612,16 +610,16 @@ class _LookupCache:
         if rows is None:
             rows = self._run(query)
             size = _size(key, *rows)
-            if self._cached + size > _MAX_CACHED:
+            if self._cached_rows + size > _MAX_CACHED_ROWS:
                 self._forget()
-            if size <= _MAX_CACHED:
+            if size <= _MAX_CACHED_ROWS:
                 self._answers[key] = rows
-                self._cached += size
+                self._cached_rows += size
         return rows
 
     def _forget(self) -> None:
         self._answers.clear()
-        self._cached = 0
+        self._cached_rows = 0
 
     def _count(self) -> tuple[int, int]:
         """Return the numbers of changes of the directory and of the listeners."""

@@ -44,16 +44,16 @@ _AIO_NOTIFY = 1
 """IOCB_CMD_FDSYNC and IOCB_FLAG_RESFD."""
 _FIRST_KERNEL_SYNC = 16
 """The sync of a bus from which on the kernel is asked; those before run on the thread."""
-_BRIEF_WAIT = 0.0002
-"""Seconds that a brief wait takes at most: about twice the sync of a fast disk."""
-_DECLINED = 15
-"""Brief waits that are skipped after one that was too short."""
-_LENGTHENED_FROM = 3
-"""The sync on a thread from which on the log is lengthened: a command ends before."""
-_STEP = 80
-"""Pages that one sync adds: it takes half as long again, and those before the kernel's first reach the full length."""
-_FULL = 1000
-"""Pages of a log that is long enough: it is checkpointed then, and begins again."""
+_MAX_SPIN = 0.0002
+"""Maximum number of seconds to spin: about twice the sync of a fast disk."""
+_SKIPPED_SPINS = 15
+"""Spins that are skipped after one without success."""
+CHECKPOINT_PAGES = 1000
+"""Length of the log at which it is checkpointed, and begins again."""
+_FIRST_PREALLOCATION = 3
+"""The sync on a thread from which on the log is preallocated: a command ends before."""
+_PREALLOCATED_PAGES = 80
+"""Pages that one sync adds; it takes 50 % longer. Those before the kernel's first sync reach the full length."""
 _contexts: list[int] = []
 """Contexts of closed buses. They are not valid in a forked child."""
 os.register_at_fork(after_in_child=_contexts.clear)
@@ -63,7 +63,7 @@ _HEADER, _FRAME = 32, 24
 
 class WriteAheadLog:
     """The log of one writer connection. What syncs or reads the counters runs without the lock; ``wait_until_synced``
-    and ``fail_sync`` acquire it to rewrite the log. The other methods need it."""
+    and ``fail_sync`` acquire it, to preallocate or rewrite the log. The other methods need it."""
 
     def __init__(
         self, connection: sqlite3.Connection, path: str, lock: FileLock, kernel: KernelSync | None = None
@@ -79,8 +79,8 @@ class WriteAheadLog:
         announced, synced, self._failures = self._counters.read()
         self._found = announced if synced < announced else 0
         """The newest commit that was in the log when it was opened and not synced yet."""
-        self._waits = 0
-        """Number of syncs on a thread since the log was empty."""
+        self._thread_syncs = 0
+        """Syncs on a thread since the bus was opened or the log was last to be truncated."""
         self._page_size = 0
         self._checked = (0, b"")
         """Number and salt of the page that ``is_due`` looked at."""
@@ -110,9 +110,9 @@ class WriteAheadLog:
         LogNotSynced if the log cannot be rewritten.
         """
         if written:
-            self._waits += 1
-            if self._waits >= _LENGTHENED_FROM:
-                self._lengthen()
+            self._thread_syncs += 1
+            if self._thread_syncs >= _FIRST_PREALLOCATION:
+                self._preallocate()
         covered = self._begin_sync(number, written=written)
         if covered == 0:
             return
@@ -163,7 +163,7 @@ class WriteAheadLog:
             raise
         done = not busy and bool(pages == moved)
         if truncate:
-            self._waits = 0
+            self._thread_syncs = 0
         self._not_moved = (b"", 0) if done else (self._salt(), pages)
         return done
 
@@ -177,7 +177,7 @@ class WriteAheadLog:
         if not self._ensure_sound():
             raise LogNotSynced(path=self._path)
 
-    def is_due(self, pages: int) -> bool:
+    def is_due(self, pages: int = CHECKPOINT_PAGES) -> bool:
         """Return True if the log has that many pages and can be checkpointed. If a reader prevented the last
         checkpoint, it must have grown by that many since. Rewrites a doubtful log."""
         salt, left = self._not_moved
@@ -251,18 +251,18 @@ class WriteAheadLog:
     def _salt(self) -> bytes:
         return os.pread(self._file, 8, 16)
 
-    def _end(self, pages: int) -> int:
+    def _size_of(self, pages: int) -> int:
         """Return the size of a log with this number of pages, in bytes."""
         if not self._page_size:
             self._page_size = int.from_bytes(os.pread(self._file, 4, 8), "big")
         return _HEADER + pages * (self._page_size + _FRAME)
 
-    def _lengthen(self) -> None:
+    def _preallocate(self) -> None:
         """Append zeros to a log that is shorter than the length at which it begins again: to sync a file that grows
-        takes half as long again. SQLite ends its log where the salt is another one. Does nothing if the lock is not
-        free, or the disk is nearly full."""
+        takes 50 % longer. SQLite ends its log where the salt is another one. Does nothing if the lock is not free, or
+        the disk is nearly full."""
         with suppress(sqlite3.Error, OSError):
-            full = self._end(_FULL)
+            full = self._size_of(CHECKPOINT_PAGES)
             if os.fstat(self._file).st_size >= full or disk_reserve.is_scarce(os.path.dirname(self._path)):
                 return
             try:
@@ -274,7 +274,8 @@ class WriteAheadLog:
                     size = os.fstat(self._file).st_size
                     # Not to an empty log: SQLite has not written its header.
                     if size > _HEADER:
-                        os.pwrite(self._file, bytes(max(0, min(self._end(_STEP) - _HEADER, full - size))), size)
+                        added = _PREALLOCATED_PAGES * (self._page_size + _FRAME)
+                        os.pwrite(self._file, bytes(max(0, min(added, full - size))), size)
                 finally:
                     self._connection.execute("ROLLBACK")
             finally:
@@ -282,7 +283,7 @@ class WriteAheadLog:
 
     def _has(self, pages: int) -> bool:
         """Compare salts: the file keeps its size when the log restarts, but pages of an earlier round have another."""
-        salt = os.pread(self._file, 8, self._end(pages - 1) + 8)
+        salt = os.pread(self._file, 8, self._size_of(pages - 1) + 8)
         if self._checked == (pages, salt):
             # Not written since it was found to be of an earlier round.
             return False
@@ -330,8 +331,8 @@ class KernelSync:
         self._context: Any = None
         self._call: Any = None
         self._asked = 0
-        self._declined = 0
-        """The number of brief waits to skip."""
+        self._spins_to_skip = 0
+        """The number of spins to skip."""
         self._in_progress = False
         forget_in_child(self)
         try:
@@ -375,17 +376,17 @@ class KernelSync:
         self._poll.register(self.event, select.POLLIN)
         return True
 
-    def wait_briefly(self) -> bool:
+    def spin(self) -> bool:
         """Wait for the sync without giving up the processor, unless another thread wants it. Return True if it has
-        ended. A disk that takes longer is tried again only now and then."""
-        if self._declined:
-            self._declined -= 1
+        ended. After a sync that took longer, the next spins are skipped."""
+        if self._spins_to_skip:
+            self._spins_to_skip -= 1
             return False
-        end = time.perf_counter() + _BRIEF_WAIT
+        deadline = time.perf_counter() + _MAX_SPIN
         # Not the answer, which may come before the event: a signal after ``end`` would wake the loop indefinitely.
         while not self._poll.poll(0):
-            if time.perf_counter() > end:
-                self._declined = _DECLINED
+            if time.perf_counter() > deadline:
+                self._spins_to_skip = _SKIPPED_SPINS
                 return False
             os.sched_yield()
         return True

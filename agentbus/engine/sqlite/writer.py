@@ -340,14 +340,10 @@ class Writer:
         batch.clear()
         if waits_for is None:
             self._deliver()
-        elif waits_for == "kernel" and self._has_only_caller() and self._has_synced_briefly():
+        elif self._kernel is not None and waits_for == "kernel" and self._has_only_caller() and self._kernel.spin():
             # The loop has nothing else to do, and to sleep and wake up takes as long as the disk.
             self._on_synced()
         return True
-
-    def _has_synced_briefly(self) -> bool:
-        """Wait for the kernel's sync for as long as a fast disk takes. Return True if it has ended."""
-        return self._kernel is not None and self._kernel.wait_briefly()
 
     def _on_synced(self) -> None:
         """Deliver the batch whose sync has ended."""
@@ -360,14 +356,14 @@ class Writer:
             kernel.end()
             return
         try:
-            if self._has_synced(kernel, committed, error):
+            if self._end_sync(kernel, committed, error):
                 self._deliver()
         except BaseException:
             if self._done:
                 self._loop.call_soon(self._deliver)
             raise
 
-    def _has_synced(self, kernel: KernelSync, committed: Committed, error: int) -> bool:
+    def _end_sync(self, kernel: KernelSync, committed: Committed, error: int) -> bool:
         """End a sync. Return True if its batch can be delivered; otherwise the thread completes it."""
         try:
             done = error == 0 and self._runner.end_sync(committed[0])

@@ -159,7 +159,7 @@ async def test_after_a_change_elsewhere_a_claim_looks_up_and_tries_again(
         await other.complete()
         with overheard(monkeypatch) as heard:
             assert await agent.receive(timeout=5) is not None
-        assert heard.count("WITH") == 3, "the statement, the look-up, and the statement again"
+        assert heard.count("WITH") == 3, "the statement, the lookup, and the statement again"
         assert "BEGIN;" not in heard
 
 

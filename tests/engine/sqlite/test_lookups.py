@@ -1,4 +1,4 @@
-"""The cache of look-ups: an answer is never older than the transaction that uses it, whatever has changed it."""
+"""The cache of lookups: an answer is never older than the transaction that uses it, whatever has changed it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def standing(*agents: str) -> Query:
 
 
 class Place:
-    """A bus that two processes have open, as it were. Both have sent from ``a`` to ``b`` before."""
+    """A bus with two connections, as of two processes. Both have sent from ``a`` to ``b`` before."""
 
     def __init__(self, directory: Path, stack: ExitStack) -> None:
         self.home = paths.find(directory)
@@ -465,7 +465,7 @@ LOOKED_UP = {
     "vocabulary": "vocabulary WHERE kind = 'message' AND name = 'note'",
     "meta": "meta WHERE key = 'quotas'",
 }
-"""A row of each table that a look-up may return."""
+"""A row of each table that a lookup may return."""
 UNGUARDED = ("DROP TRIGGER IF EXISTS vocabulary_stays", "DROP TRIGGER IF EXISTS vocabulary_keeps_its_names")
 """No test of these: they refuse to remove and to rename a type."""
 
@@ -522,7 +522,7 @@ def test_what_calls_change_all_the_time_is_not_counted(place: Place) -> None:
 @pytest.mark.parametrize("found", [0, 1, 6])
 def test_the_number_of_cached_rows_is_bounded(place: Place, monkeypatch: pytest.MonkeyPatch, found: int) -> None:
     """What was asked for counts too: an answer without rows is not free."""
-    monkeypatch.setattr(transaction, "_MAX_CACHED", 30)
+    monkeypatch.setattr(transaction, "_MAX_CACHED_ROWS", 30)
     cache = place.runner._lookups
     agents = [place.register(f"agent-{number}").agent for number in range(found)]
     for number in range(200):
@@ -536,7 +536,7 @@ def test_the_number_of_cached_rows_is_bounded(place: Place, monkeypatch: pytest.
 
 
 def test_an_answer_that_is_too_large_is_not_cached(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction, "_MAX_CACHED", 30)
+    monkeypatch.setattr(transaction, "_MAX_CACHED_ROWS", 30)
     for _ in range(2):
         place.one.write(look_up, standing(*(f"nothing-{number}" for number in range(40))))
     assert not place.runner._lookups._answers

@@ -110,7 +110,7 @@ async def test_a_point_read_is_answered_on_the_loops_own_thread(
             if not isinstance(answer, Session):
                 assert answer == expected
     assert eye.threads == {threading.get_ident()}
-    assert eye.asked == 50, "each is one look-up"
+    assert eye.asked == 50, "each is one lookup"
 
 
 @each("name", LOOKS)

@@ -12,13 +12,14 @@ import pytest
 
 from agentbus.core.clock import SystemClock
 from agentbus.engine.sqlite import disk_reserve, paths, wal
+from agentbus.engine.sqlite import lock as locks
 from agentbus.engine.sqlite.blocking import BlockingSQLite
 from agentbus.operations.types import define
 from tests.support.writing import wanted
 
 FULL = 4_000_000
-"""Bytes that only a lengthened log has in these tests."""
-STEPS = wal._LENGTHENED_FROM + wal._FULL // wal._STEP
+"""Bytes that only a preallocated log has in these tests."""
+STEPS = wal._FIRST_PREALLOCATION + wal.CHECKPOINT_PAGES // wal._PREALLOCATED_PAGES
 """Durable commits after which it has its full length."""
 
 
@@ -53,9 +54,9 @@ def place(tmp_path: Path) -> Iterator[Place]:
         yield place
 
 
-def test_a_lengthened_log_does_not_grow_and_loses_nothing(place: Place, tmp_path: Path) -> None:
+def test_a_preallocateed_log_does_not_grow_and_loses_nothing(place: Place, tmp_path: Path) -> None:
     before = place.size
-    place.write(wal._LENGTHENED_FROM - 1)
+    place.write(wal._FIRST_PREALLOCATION - 1)
     assert place.size < before + 100_000, "a command that writes little does not pay for it"
     place.write(STEPS)
     size = place.size
@@ -70,18 +71,18 @@ def test_a_lengthened_log_does_not_grow_and_loses_nothing(place: Place, tmp_path
     assert place.missing() == set()
 
 
-def test_it_is_lengthened_again_after_it_was_emptied(place: Place) -> None:
+def test_it_is_preallocateed_again_after_it_was_emptied(place: Place) -> None:
     place.write(STEPS)
     assert place.engine._runner is not None
     assert place.engine._runner.checkpoint(truncate=True) is True
     assert place.size == 0
-    place.write(wal._LENGTHENED_FROM - 1)
+    place.write(wal._FIRST_PREALLOCATION - 1)
     assert 0 < place.size < 100_000
     place.write(STEPS)
     assert place.size >= FULL
 
 
-def test_several_processes_lengthen_one_log(place: Place, tmp_path: Path) -> None:
+def test_several_processes_preallocate_one_log(place: Place, tmp_path: Path) -> None:
     with closing(Place(tmp_path / "bus").engine) as other:
         for number in range(STEPS):
             place.write(1)
@@ -116,23 +117,22 @@ def test_a_disk_that_is_nearly_full_is_left_alone(place: Place, monkeypatch: pyt
 
 
 def test_what_another_program_is_writing_is_not_overwritten(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not use the lock of the bus. It begins after the commit whose sync lengthens the log."""
-    place.write(wal._LENGTHENED_FROM - 1)
+    """It does not use the lock of the bus. It begins after the commit whose sync preallocates the log."""
+    place.write(wal._FIRST_PREALLOCATION - 1)
     with closing(sqlite3.connect(place.home.file, isolation_level=None)) as foreign:
         foreign.execute("CREATE TABLE other (number)")
-        lengthen = wal.WriteAheadLog._lengthen
+        preallocate = wal.WriteAheadLog._preallocate
 
         def meanwhile(log: wal.WriteAheadLog) -> None:
             foreign.execute("BEGIN IMMEDIATE")
             foreign.execute("INSERT INTO other VALUES (1)")
-            lengthen(log)
+            preallocate(log)
             foreign.execute("COMMIT")
 
-        monkeypatch.setattr(wal.WriteAheadLog, "_lengthen", meanwhile)
+        monkeypatch.setattr(wal.WriteAheadLog, "_preallocate", meanwhile)
         before = place.size
         place.write(1)
         assert before < place.size < before + 100_000
         assert foreign.execute("SELECT number FROM other").fetchall() == [(1,)]
     assert place.missing() == set()
-    with place.engine._lock.held():
-        pass
+    assert locks.holder(str(place.home.lock)) is None

@@ -732,7 +732,7 @@ def test_a_brief_wait_ends_with_the_event_and_not_with_the_answer(
         event = late_event(kernel, monkeypatch, at=looks)
         assert kernel.begin()
         assert kernel.result() == 0, "the answer is there"
-        assert kernel.wait_briefly()
+        assert kernel.spin()
         assert event.looks == looks
         assert kernel.result() == 0
         kernel.end()
@@ -740,10 +740,10 @@ def test_a_brief_wait_ends_with_the_event_and_not_with_the_answer(
 
 
 def test_after_a_brief_wait_nothing_is_left_of_the_sync(kernel: KernelSync, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wal, "_BRIEF_WAIT", 30)
+    monkeypatch.setattr(wal, "_MAX_SPIN", 30)
     for _ in range(3):
         assert kernel.begin()
-        assert kernel.wait_briefly()
+        assert kernel.spin()
         assert kernel.result() == 0
         kernel.end()
         assert not is_signalled(kernel)
@@ -759,14 +759,14 @@ def test_a_disk_that_takes_too_long_is_waited_for_again_only_now_and_then(
     assert kernel.begin()
     for _ in range(3):
         start, before = time.seconds, event.looks
-        assert not kernel.wait_briefly()
+        assert not kernel.spin()
         assert event.looks > before + 1
-        assert time.seconds - start < 2 * wal._BRIEF_WAIT
+        assert time.seconds - start < 2 * wal._MAX_SPIN
         waited, looked = time.seconds, event.looks
-        assert not any(kernel.wait_briefly() for _ in range(wal._DECLINED))
+        assert not any(kernel.spin() for _ in range(wal._SKIPPED_SPINS))
         assert (time.seconds, event.looks) == (waited, looked)
     os.eventfd_write(kernel.event, 1)
-    assert all(kernel.wait_briefly() for _ in range(3)), "one that was long enough declines none"
+    assert all(kernel.spin() for _ in range(3)), "one that was long enough declines none"
     kernel.end()
 
 

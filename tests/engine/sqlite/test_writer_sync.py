@@ -75,7 +75,7 @@ class Kernel(KernelSync):
         self._done = self.error
         os.eventfd_write(self.event, 1)
 
-    def wait_briefly(self) -> bool:
+    def spin(self) -> bool:
         self.brief_waits += 1
         return self._done is not None and self.is_brief
 
@@ -463,8 +463,8 @@ class LateKernel(Kernel):
             os.eventfd_write(self.event, 1)
         return self.looks >= 3
 
-    def wait_briefly(self) -> bool:
-        return KernelSync.wait_briefly(self)
+    def spin(self) -> bool:
+        return KernelSync.spin(self)
 
 
 def wakes(engine: SQLiteEngine) -> list[None]:
@@ -487,7 +487,7 @@ async def test_after_a_brief_wait_the_loop_is_not_woken(
     """Also where the answer was there before the event: it would stay readable, and the loop would never rest."""
     kernel = LateKernel()
     monkeypatch.setattr(engines, "open_kernel_sync", kernel.open)
-    monkeypatch.setattr(wal, "_BRIEF_WAIT", 30)
+    monkeypatch.setattr(wal, "_MAX_SPIN", 30)
     async with opened(tmp_path / "bus") as engine:
         await ready(engine)
         kernel.is_late = True
@@ -631,8 +631,7 @@ INTERRUPTED: tuple[Callable[..., object], ...] = (
     Writer._start,
     Writer._on_synced,
     Writer._run_inline,
-    Writer._has_synced_briefly,
-    Writer._has_synced,
+    Writer._end_sync,
     Writer._deliver,
     Writer._release_reads,
     Writer.wait_until_synced,
@@ -644,7 +643,7 @@ INTERRUPTED: tuple[Callable[..., object], ...] = (
     WriteAheadLog.begin_kernel_sync,
     WriteAheadLog.end_sync,
     KernelSync.begin,
-    KernelSync.wait_briefly,
+    KernelSync.spin,
     KernelSync.result,
     KernelSync.end,
     resolve,
@@ -658,7 +657,7 @@ def lines(function: Callable[..., object]) -> list[int]:
 
 
 def entry(function: Callable[..., object]) -> range:
-    """The lines of a function up to its first ``try``."""
+    """Return the lines of a function up to its first ``try``."""
     source, first = inspect.getsourcelines(function)
     stripped = [line.strip() for line in source]
     return range(first, first + (stripped.index("try:") if "try:" in stripped else 0) + 1)

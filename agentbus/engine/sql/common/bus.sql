@@ -42,8 +42,8 @@ DELETE FROM counters WHERE name = $1;
 SELECT value FROM meta WHERE key = 'quotas';
 
 -- name: counter_directory
--- The number of changes of the directory, and that of the listeners, which PostgreSQL does not count.
-SELECT value, (SELECT value FROM counters WHERE name = 'topology') FROM counters WHERE name = 'directory';
+-- The number of changes of the directory; on SQLite also that of the listeners.
+SELECT value/* sqlite: , (SELECT value FROM counters WHERE name = 'topology') */ FROM counters WHERE name = 'directory';
 
 -- name: counter_value
 -- The value of a counter.

@@ -1,6 +1,6 @@
 -- name: copy_read_counters
--- The next counters. Differs: message ids come from a sequence, listeners are not cached, and changes of the directory
--- are counted only here.
+-- The next counters, except that of the directory, which each store counts itself. Differs: message ids come from a
+-- sequence, and listeners are not cached.
 SELECT name, value FROM (
     SELECT name, value FROM counters WHERE name NOT IN ('message', 'directory')
     UNION ALL SELECT 'message', CASE WHEN is_called THEN last_value ELSE 0 END FROM message_ids
