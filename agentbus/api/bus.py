@@ -55,6 +55,7 @@ from agentbus.core.clock import Clock
 from agentbus.core.files import check_path
 from agentbus.core.threads import running_loop
 from agentbus.core.validation import (
+    DURABILITIES,
     DURABILITY,
     FAIL_AFTER,
     HEARTBEAT_INTERVAL,
@@ -764,7 +765,7 @@ def connect(
     ...     print(await bus.stats())
     >>> agentbus.connect(auto_resume=lambda record: record.session.operation == "build")   # doctest: +SKIP
     """
-    check_choice(durability, "durability", ("disk", "process"))
+    check_choice(durability, "durability", DURABILITIES)
     check_range(max_payload, "max_payload", 1, 512 * 1024 * 1024)
     check_range(max_snapshot, "max_snapshot", 1, 512 * 1024 * 1024)
     check_seconds(lock_timeout, "lock_timeout", zero=True)

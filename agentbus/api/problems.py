@@ -68,7 +68,7 @@ def http_status(error: AgentBusError) -> int:
     """Return the HTTP status of an error: the one mapping, for every route.
 
     >>> from agentbus.errors import LeaseLost, QueueFull
-    >>> http_status(LeaseLost(message_id="m-7")), http_status(QueueFull(kind="pool", name="p"))
+    >>> http_status(LeaseLost(message_id="m-7")), http_status(QueueFull(address="pool:p"))
     (409, 429)
     """
     own = getattr(error, "http_status", None)

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.cli.errors import NoIdentity, Usage, check_text
 from agentbus.cli.output import escape_control_chars
-from agentbus.core.validation import DURABILITY, LOCK_TIMEOUT, MAX_PAYLOAD, MAX_SNAPSHOT, VISITOR_LEASE, check_choice
+from agentbus.core.validation import (
+    DURABILITIES,
+    DURABILITY,
+    LOCK_TIMEOUT,
+    MAX_PAYLOAD,
+    MAX_SNAPSHOT,
+    VISITOR_LEASE,
+    check_choice,
+)
 from agentbus.engine.url import directory_path, server_url
 from agentbus.errors import AgentBusError
 
@@ -240,7 +248,7 @@ def _from_environment(settings: Settings) -> dict[str, Any]:
         current = RENAMED.get(name, name)
         found[current] = _read(text, DEFAULTS[current], variable)
         if name == "durability":
-            check_choice(text, variable, ("disk", "process"))
+            check_choice(text, variable, DURABILITIES)
         if current != name:
             settings.notes.append(f"{variable} is now AGENTBUS_{current.upper()}; the old name still works")
     return found

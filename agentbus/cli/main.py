@@ -194,7 +194,7 @@ class Parser(ArgumentParser):
         except argparse.ArgumentError as error:
             found = error.__context__
             if isinstance(found, OutOfRange):
-                raise OutOfRange(**{**found.facts, "what": "/".join(action.option_strings)}) from None
+                raise OutOfRange(**{**found.facts, "what": error.argument_name}) from None
             raise
 
     def action(self, option: str) -> argparse.Action | None:
@@ -391,7 +391,7 @@ def _print_traceback(error: BaseException) -> None:
 
     chained: BaseException | None = error
     while chained is not None:
-        if isinstance(chained, AgentBusError) and chained._fix(chained.shell_fix_text) is not None:
+        if isinstance(chained, AgentBusError) and chained.shell_fix != chained.fix:
             chained.__dict__["fix_text"] = chained.shell_fix_text
         chained = chained.__cause__ or chained.__context__
     print(escape_control_chars("".join(format_exception(error))), end="", file=sys.stderr)

@@ -126,7 +126,7 @@ class Done(Notice):
     """
 
     def __init__(self, data: Any, sentence: str, line: str | tuple[str, ...] | None = None, code: int = 0) -> None:
-        columns = (sentence,) if line is None else (line,) if isinstance(line, str) else line
+        columns = line if isinstance(line, tuple) else (sentence if line is None else line,)
         super().__init__(data, "\t".join(map(plain, columns)), code)
         self._sentence = sentence
         self.confirms = line is None

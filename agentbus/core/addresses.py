@@ -28,7 +28,12 @@ class Address(msgspec.Struct, frozen=True):
     name: str
 
     def __str__(self) -> str:
-        return self.name if self.kind == "agent" else f"{self.kind}:{self.name}"
+        return address_text(self.kind, self.name)
+
+
+def address_text(kind: str, name: str) -> str:
+    """Return the text of the address of a mailbox: that of an agent is its id."""
+    return name if kind == "agent" else f"{kind}:{name}"
 
 
 def pool(name: str) -> Address:

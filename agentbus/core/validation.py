@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import re
 
 Durability: TypeAlias = Literal["disk", "process"]
+DURABILITIES = ("disk", "process")
 
 # Defaults of settings, each defined here and nowhere else. Times are seconds.
 DURABILITY: Durability = "disk"

@@ -554,11 +554,6 @@ class QueueFull(QuotaExceeded):
     fix_text = "wait until messages are consumed, or raise the quota: bus.quotas.change(depth=…)"
     shell_fix_text = "wait until messages are consumed, or raise the quota: agentbus quotas --depth N"
 
-    def __init__(self, **facts: Any) -> None:
-        # The address of an agent is its id.
-        name, kind = facts.get("name"), facts.get("kind")
-        super().__init__(**{"address": name if kind == "agent" else f"{kind}:{name}", **facts})
-
 
 class SendingTooFast(QuotaExceeded):
     """The agent exceeds the rate of messages that its quota allows."""

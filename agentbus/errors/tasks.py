@@ -72,6 +72,10 @@ class TaskExists(Conflict):
     fix_text = "choose another id; the same id with the same workflow and arguments returns the existing task"
 
 
+_NEXT_ACTION = {"completed": "restart", "failed": "resume", "stopped": "resume"}
+"""The action that lets an ended task run again, by its status."""
+
+
 class TaskEnded(Conflict):
     """The task has ended and would receive neither the signal nor the message."""
 
@@ -81,9 +85,9 @@ class TaskEnded(Conflict):
     shell_fix_text = "let it run again first: agentbus task {action} {task}"
 
     def __init__(self, **facts: Any) -> None:
-        actions = {"completed": "restart", "failed": "resume", "stopped": "resume"}
-        action = actions.get(facts.get("status", ""))
-        super().__init__(**({} if action is None else {"action": action}) | facts)
+        if (action := _NEXT_ACTION.get(facts.get("status", ""))) is not None:
+            facts = {"action": action, **facts}
+        super().__init__(**facts)
 
 
 class SignalIdConflict(Conflict):

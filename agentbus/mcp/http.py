@@ -172,11 +172,12 @@ def _decoded(name: str, text: str) -> str:
 
 def _mismatch(name: str, given: object, wanted: object) -> Fault:
     shown = "is missing" if given is None else f"is {str(given)[:100]!r}"
-    message = f"header mismatch: {name} {shown}, the body has {str(wanted)[:100]!r}"
+    text = str(wanted)
+    message = f"header mismatch: {name} {shown}, the body has {text[:100]!r}"
     if wanted is None:
         fix = f"leave out the header {name}"
-    elif _VISIBLE.fullmatch(str(wanted)):
-        fix = f"repeat the value of the body in the header {name}: {str(wanted)[:100]}"
+    elif _VISIBLE.fullmatch(text):
+        fix = f"repeat the value of the body in the header {name}" + (f": {text}" if len(text) <= 100 else "")
     else:
         fix = f"repeat the value of the body in the header {name}, in UTF-8 and Base64: =?base64?…?="
     return Fault(HEADER_MISMATCH, message, {"fix": fix}, status=400)

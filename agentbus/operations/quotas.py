@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from agentbus.core.addresses import address_text
 from agentbus.core.clock import Now
 from agentbus.core.codec import decode, plain
 from agentbus.core.validation import MAX_BATCH, THREAD_BOUND
@@ -137,7 +138,8 @@ class _Gate:
             coming[box] += 1
             waiting = self._waiting[box]
             if waiting + coming[box] > self._depth:
-                return QueueFull(kind=kind, name=name, waiting=waiting, most=self._depth)
+                address = address_text(kind, name)
+                return QueueFull(address=address, kind=kind, name=name, waiting=waiting, most=self._depth)
         return None
 
     def _too_fast(self, load: Load) -> AgentBusError | None:

@@ -207,3 +207,4 @@ def test_a_duration_out_of_range_is_named_as_it_was_typed(agent: Shell) -> None:
         message = agent.refused(*words, code=2)["message"]
         assert words[1] in message
         assert words[2] in message
+    assert "seconds" in agent.refused("busy", "-1", code=2)["message"]

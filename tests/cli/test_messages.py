@@ -324,12 +324,11 @@ def test_looking_takes_no_other_options(shell: Shell) -> None:
 
 
 def test_a_reply_before_the_message_was_received_names_the_step_before(shell: Shell) -> None:
-    agent = shell
-    agent.register("a")
-    agent.register("b")
-    message = agent.say("send", "b", "note", "1", agent="a")
+    shell.register("a")
+    shell.register("b")
+    message = shell.say("send", "b", "note", "1", agent="a")
     for words in (("reply", message, "note", "1"), ("ack", message)):
-        error = agent.refused(*words, agent="b", code=1)
+        error = shell.refused(*words, agent="b", code=1)
         assert error["code"] == "lease_lost"
         assert "receive the message" in error["fix"]
 

@@ -41,9 +41,9 @@ def is_installed(module: str | None) -> bool:
 def _shorten_sleeps(block: Block) -> str:
     """Return a program whose work takes as long as its mark ``sleep`` says: a reader needs time to kill it."""
     seconds = block.marks.get("sleep")
-    return (
-        block.text if seconds is None else re.sub(r"asyncio\.sleep\([\d.]+\)", f"asyncio.sleep({seconds})", block.text)
-    )
+    if seconds is None:
+        return block.text
+    return re.sub(r"asyncio\.sleep\([\d.]+\)", f"asyncio.sleep({seconds})", block.text)
 
 
 class BlockFailed(AssertionError):

@@ -139,7 +139,7 @@ async def test_streams_that_are_opened_at_the_same_time_count(bus: Bus, token: C
     async with serving(bus, max_streams=2) as server:
         for path, refused in (("events/stream", "after=x"), ("live", "after=x"), ("state/s/watch", "after=-1")):
             client = server.with_token(await token("read"))
-            # A request that fails gives its place back.
+            # A request that fails releases its slot.
             for _ in range(3):
                 assert (await client.get(f"{path}?{refused}")).status == 422
             assert sorted(await opened_together(client, path, 12)) == [200] * 2 + [429] * 10

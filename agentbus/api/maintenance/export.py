@@ -35,6 +35,7 @@ from agentbus.records import ExportReport
 
 _MAX_ROWS = 500
 _MAX_BYTES = 4 * 1024 * 1024
+_NEW_FILE_ADVICE = "name a new file, or a directory, in which the export gets a name with the time"
 
 
 async def export(
@@ -119,9 +120,6 @@ def _portions(keys: Sequence[tuple[Any, int]]) -> Iterator[list[Any]]:
         yield portion
 
 
-_ADVICE = "name a new file, or a directory, in which the export gets a name with the time"
-
-
 def _target(path: Path, home: Path, session: str | None, now: int) -> Path:
     try:
         if path.is_dir():
@@ -131,7 +129,7 @@ def _target(path: Path, home: Path, session: str | None, now: int) -> Path:
     except OSError as error:
         raise file_error(path, error) from error
     if reason is not None:
-        raise NotWritable(path=str(path), reason=reason, advice=_ADVICE)
+        raise NotWritable(path=str(path), reason=reason, advice=_NEW_FILE_ADVICE)
     return path
 
 
@@ -139,7 +137,7 @@ def _give_name(file: Path, target: Path) -> None:
     try:
         publish(file, target)
     except FileExistsError:
-        raise NotWritable(path=str(target), reason="the file exists already", advice=_ADVICE) from None
+        raise NotWritable(path=str(target), reason="the file exists already", advice=_NEW_FILE_ADVICE) from None
     except OSError as error:
         raise file_error(target, error) from error
 

@@ -159,7 +159,7 @@ def _send_options(parser: ArgumentParser) -> None:
     add("--ttl", type=seconds, metavar="S", help="time to live in seconds")
     add("--id", metavar="ID", help="id of the message; with the same id it is sent only once")
     add("--session", metavar="ID", help="session (default: that of the calling agent)")
-    add("--correlation", metavar="TEXT", help="name that it shares with the messages it belongs to")
+    add("--correlation", metavar="TEXT", help="correlation id: messages that share it are a thread")
     add("--header", action="append", metavar="NAME=VALUE", help="a header of the message (repeatable)")
     add("--max-attempts", type=int, metavar="N", help="deliveries before it becomes a dead letter (default 5)")
     by_option(parser)
