@@ -52,7 +52,7 @@ def test_killed_at_any_system_call_that_writes_nothing_acknowledged_is_lost(
 
 @pytest.mark.slow
 @pytest.mark.fault(7)
-@pytest.mark.parametrize(("call", "often"), [("fdatasync", 7), ("pwrite64", 53)])
+@pytest.mark.parametrize(("call", "often"), [("fdatasync", 7), ("pwrite64", 61)])
 def test_an_io_error_leaves_the_outcome_unknown_and_trying_again_gives_one_row(
     short: Path, team: Team, figure: Figure, scale: Scale, call: str, often: int
 ) -> None:
@@ -62,7 +62,7 @@ def test_an_io_error_leaves_the_outcome_unknown_and_trying_again_gives_one_row(
     first = 4
     told: Counter[str] = Counter()
     lies: list[str] = []
-    for k in range(scale(2, 20)):
+    for k in range(scale(3, 20)):
         # Every n-th call fails, from a later one on in each incarnation.
         before = injecting([call], "error=EIO", f"{often + k}+{often + k % 5}")
         worker = team.start("worker_calls", "failing", bus, first, scale(60, 40), before=before)

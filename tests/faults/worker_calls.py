@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import agentbus
 from agentbus import Agent, Bus
-from agentbus.engine.sqlite import transaction, writer
+from agentbus.engine.sqlite import wal, writer
 from agentbus.errors import AgentBusError, OutcomeUnknown
 from tests.support.processes import say
 
@@ -53,7 +53,7 @@ async def failing(bus: Bus, agent: Agent, first: int, count: int) -> None:
 
 async def main(how: str, path: str, first: str, count: str, pages: str = "20", where: str = "anywhere") -> None:
     # Instead of a thousand: the log is moved into the database again and again.
-    transaction._LOG_PAGES = int(pages)
+    wal.CHECKPOINT_PAGES = int(pages)
     if where == "thread":
         # Also by commits that need not last: else few of these are left to the thread, and only there it is done.
         writer._MAX_INLINE_ROWS = -1

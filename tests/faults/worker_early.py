@@ -10,7 +10,7 @@ import sys
 import time
 
 import agentbus
-from agentbus.engine.sqlite import lock, transaction, wal, writer
+from agentbus.engine.sqlite import lock, wal, writer
 from tests.support.processes import say
 
 LOG_PAGES = 200
@@ -57,7 +57,7 @@ def nothing(counters: lock.CommitCounters) -> int:
 
 
 async def main(path: str, count: str, guard: str, who: str = "first") -> None:
-    transaction._LOG_PAGES = LOG_PAGES
+    wal.CHECKPOINT_PAGES = LOG_PAGES
     if who == "first":
         await send(path, int(count))
         return

@@ -6,7 +6,7 @@ from typing import Literal
 
 import agentbus
 from agentbus import Agent
-from agentbus.engine.sqlite import transaction
+from agentbus.engine.sqlite import wal
 from tests.support.processes import say
 
 LIVES = 3
@@ -37,7 +37,7 @@ async def receive(agent: Agent, times: int) -> None:
 
 
 async def main(path: str, durability: Literal["disk", "process"], rounds: str) -> None:
-    transaction._LOG_PAGES = LOG_PAGES
+    wal.CHECKPOINT_PAGES = LOG_PAGES
     for life in range(LIVES):
         async with (
             agentbus.connect(path, durability=durability, beat_every=3600) as bus,

@@ -177,9 +177,10 @@ class WriteAheadLog:
         if not self._ensure_sound():
             raise LogNotSynced(path=self._path)
 
-    def is_due(self, pages: int = CHECKPOINT_PAGES) -> bool:
+    def is_due(self, pages: int | None = None) -> bool:
         """Return True if the log has that many pages and can be checkpointed. If a reader prevented the last
         checkpoint, it must have grown by that many since. Rewrites a doubtful log."""
+        pages = CHECKPOINT_PAGES if pages is None else pages
         salt, left = self._not_moved
         if left:
             pages += left if salt == self._salt() else 0

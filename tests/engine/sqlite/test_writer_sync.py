@@ -437,7 +437,7 @@ async def test_a_failure_of_another_process_during_a_kernel_sync_causes_a_rewrit
 class LateKernel(Kernel):
     """While it is late, its answer comes before its event, which is signalled at the third look at it."""
 
-    _declined = 0
+    _spins_to_skip = 0
 
     def __init__(self) -> None:
         super().__init__()
