@@ -16,7 +16,7 @@ import msgspec
 from agentbus import core
 from agentbus.api.heartbeat import renewal_time
 from agentbus.api.receiving import nack_request
-from agentbus.api.sending import SendOptions, reply_draft, send_drafts
+from agentbus.api.sending import SendOptions, reply_draft
 from agentbus.api.types import PayloadType
 from agentbus.api.unit import Unit
 from agentbus.core.cancellation import (
@@ -31,20 +31,22 @@ from agentbus.core.cancellation import (
 from agentbus.core.codec import decode, decode_as
 from agentbus.core.validation import check_seconds, check_text, error_text
 from agentbus.errors import AgentBusError, AgentFenced, InvalidInput, LeaseLost, LockTimeout, Misuse
-from agentbus.operations.protocol import Actor, Operation
+from agentbus.operations.protocol import Actor, Operation, Part
 from agentbus.operations.receive import (
     AckRequest,
     Beginning,
     ExtendRequest,
     RejectRequest,
     ReleaseRequest,
+    Settlement,
     ack,
+    check_delivery,
     extend,
     reject,
     release,
 )
 from agentbus.operations.rows import Lease, MessageRow
-from agentbus.operations.send import Receipt
+from agentbus.operations.send import Receipt, SendRequest, send
 
 if TYPE_CHECKING:
     from agentbus.api.agent import Agent
@@ -249,10 +251,14 @@ class Message:
     async def reply(self, type: str | msgspec.Struct, payload: Any = None, **options: Unpack[SendOptions]) -> Receipt:
         """Reply to the sender. This does not settle the message; ``unit.reply`` does both in one commit.
 
+        If the message was delivered again since, LeaseLost is raised: the answer is that of the later holder.
+
         >>> await message.reply("coordination_response", {"ready": True})             # doctest: +SKIP
         """
-        (receipt,) = await send_drafts(self._agent, reply_draft(self._agent, self, type, payload, options))
-        return receipt
+        draft = reply_draft(self._agent, self, type, payload, options)
+        check = Part(check_delivery, Settlement(self._actor, (self._lease,)))
+        *_, (receipt,) = await self._agent._commit((check, Part(send, SendRequest(self._actor, (draft,)))))
+        return cast("Receipt", receipt)
 
     def _start(self) -> None:
         """Note that a reserved message is delivered: the attempt counts."""

@@ -15,7 +15,7 @@ from agentbus.engine.interface import Engine
 from agentbus.errors import Misuse
 from agentbus.operations.agents import ProgressRequest, progress
 from agentbus.operations.protocol import Part
-from agentbus.operations.receive import AckRequest, ack
+from agentbus.operations.receive import AckRequest, Settlement, ack, check_delivery
 from agentbus.operations.rows import Draft
 from agentbus.operations.send import SendRequest, send
 
@@ -47,6 +47,7 @@ class Unit:
         self._agent = agent
         self._session = session
         self._done: list[Message] = []
+        self._replied: list[Message] = []
         self._drafts: list[Draft] = []
         self._others: list[Part | DeferredPart] = []
         self._open = False
@@ -76,6 +77,8 @@ class Unit:
         """
         self._check()
         self._drafts.append(reply_draft(self._agent, message, type, payload, options))
+        if not isinstance(message, Struct):
+            self._replied.append(message)
 
     def ack(self, *messages: Message) -> None:
         """Acknowledge messages in the same commit.
@@ -156,13 +159,17 @@ class Unit:
         if done:
             # Before the sends: a lost lease is found before anything is written.
             parts.append(Part(ack, AckRequest(actor, tuple(message._lease for message in done))))
+        acked = {message._lease for message in done}
+        replied = tuple({message._lease: None for message in self._replied if message._lease not in acked})
+        if replied:
+            parts.append(Part(check_delivery, Settlement(actor, replied)))
         if drafts:
             parts.append(Part(send, SendRequest(actor, tuple(drafts))))
         parts += others
         if parts:
             await self._agent._commit(tuple(parts))
         # Only after the commit: one that failed can be retried.
-        self._done, self._drafts, self._others = [], [], []
+        self._done, self._replied, self._drafts, self._others = [], [], [], []
         for message in done:
             message._settled = True
 

@@ -205,6 +205,22 @@ def extend(requests: Sequence[ExtendRequest], now: Now) -> Op[list[Outcome[None]
 
 
 @operation(durable=False, concurrent=True)
+def check_delivery(requests: Sequence[Settlement], now: Now) -> Op[list[Outcome[None]]]:
+    """Refuse replies to messages that were delivered again since: the answer is that of the later holder."""
+    refused = yield from fence(request.actor for request in requests)
+    rows = yield Query("message_held", ([id for request in requests for id, _ in request.leases],))
+    held = {row[0]: Held(*row) for row in rows}
+    return [refused.get(request.actor) or _redelivered(request, held) for request in requests]
+
+
+def _redelivered(request: Settlement, held: dict[int, Held]) -> LeaseLost | None:
+    for id, lease in request.leases:
+        if id in held and held[id].lease > lease:
+            return _lost((id, lease), held[id])
+    return None
+
+
+@operation(durable=False, concurrent=True)
 def release(requests: Sequence[ReleaseRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Release messages to their mailboxes; one without an attempt left becomes a dead letter."""
     errors, held = yield from refusals(requests)

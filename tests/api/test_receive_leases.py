@@ -109,7 +109,7 @@ async def test_a_refused_extension_changes_nothing(bus: Bus, clock: FakeClock) -
     await message.ack()
 
 
-@each("action", ["ack", "nack", "reject", "extend", "list", "unit", "block", "next"])
+@each("action", ["ack", "nack", "reject", "extend", "list", "unit", "block", "next", "reply", "unit reply"])
 async def test_a_stale_holder_is_fenced(bus: Bus, clock: FakeClock, action: str) -> None:
     a, b = [await worker(bus, id, pools=["p"], takeover=True) for id in "ab"]
     receipt = await a.send(pool("p"), "note", 1)
@@ -137,11 +137,34 @@ async def test_a_stale_holder_is_fenced(bus: Bus, clock: FakeClock, action: str)
                     unit.send("b", "note", "must not be sent")
             case "next":
                 await a.receive_many(5, timeout=0, ack=[stale])
+            case "reply":
+                await stale.reply("note", "must not be sent")
+            case "unit reply":
+                async with a.unit() as unit:
+                    unit.reply(stale, "note", "must not be sent")
     assert lost.value.code == "lease_lost"
     assert (lost.value.message_id, lost.value.holder) == (receipt.message_id, "b")
     assert (await stored(bus, receipt.message_id)).holder == "b"
     assert await nothing_for(b)
     await fresh.ack()
+
+
+async def test_a_message_can_be_replied_to_until_it_is_delivered_again(bus: Bus, clock: FakeClock) -> None:
+    """After its lease ended, and after it was settled; also by a unit of another message."""
+    a, b = await worker(bus, "a"), await worker(bus, "b")
+    await b.send("a", "note", 1)
+    message = await take(a, lease=30)
+    clock.advance(30)
+    assert await message.reply("note", "late")
+    again = await take(a)
+    await again.ack()
+    assert await again.reply("note", "settled")
+    async with a.unit() as unit:
+        unit.reply(again, "note", "once more")
+    with pytest.raises(LeaseLost):
+        await message.reply("note", "too late")
+    assert [(await take(b)).payload for _ in range(3)] == ["late", "settled", "once more"]
+    assert await nothing_for(b)
 
 
 async def test_a_stale_holder_is_fenced_before_the_message_is_redelivered(bus: Bus, clock: FakeClock) -> None:

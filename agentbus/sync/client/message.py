@@ -158,6 +158,8 @@ class Message(BlockWrapper[api.Message, Unit], wraps=api.Message):
     def reply(self, type: str | msgspec.Struct, payload: Any = None, **options: Unpack[SendOptions]) -> Receipt:
         """Reply to the sender. This does not settle the message; ``unit.reply`` does both in one commit.
 
+        If the message was delivered again since, LeaseLost is raised: the answer is that of the later holder.
+
         >>> message.reply("coordination_response", {"ready": True})             # doctest: +SKIP
         """
         return self._call(self._inner.reply, type, payload, **options)
