@@ -89,7 +89,7 @@ def _calls(options: Options) -> int:
 
 
 def _vacuum(seconds: float, directory: Path, results: Results, progress: Progress) -> None:
-    """Apply retention ten times, and sample six times as often, but not more than once a second."""
+    """Apply retention ten times, or as often as it ends. Sample 60 times, but not more than once a second."""
     vacuum.measure(directory, seconds, max(1.0, seconds / 60), seconds / 10, results, progress)
 
 

@@ -31,8 +31,8 @@ NOTES = (
     "aiosqlite has the same tables, WAL and synchronous=FULL, and one connection for all tasks. Plainly: execute + "
     "fetchone in a block that closes the cursor; execute + commit, an asyncio.Lock around both. Fewest hops: cursors "
     "are not closed, which pins the log; no lock, so tasks share commits and failures by chance.",
-    f"A get by one of {TASKS} tasks has no floor: aiosqlite's hops overlap there, and raw sqlite3 itself is only 6 to "
-    "11 times as fast.",
+    f"A get by one of {TASKS} tasks has no floor: aiosqlite's hops overlap there, and raw sqlite3 itself is only "
+    "about ten times as fast.",
     f"JSON files and diskcache are called directly by one task, in threads by {TASKS}.",
     "raw sqlite3 runs our statements on our tables, without JSON, checks, lock file or wake-ups.",
 )

@@ -313,7 +313,7 @@ def emit(result: Result, *, json: bool, form: PlainFormat = PLAIN, quiet: bool =
         write_json({"data": result.data()})
     elif quiet and isinstance(result, Done) and result.confirms:
         return
-    elif is_terminal() and not form.chosen:
+    elif is_terminal() and not form.chosen and not (quiet and isinstance(result, Done)):
         result.show()
         sys.stdout.flush()
     elif sys.stdout.isatty():

@@ -13,6 +13,7 @@ from agentbus import sync
 from agentbus.cli.output import Rows
 from agentbus.records import HistoryPut
 from tests.cli.conftest import Outcome, Shell
+from tests.cli.terminals import on_terminal
 from tests.cli.test_rich_output import drawn
 from tests.support.cases import each
 
@@ -225,3 +226,11 @@ def test_text_that_a_terminal_interprets_or_hides_is_escaped(shell: Shell) -> No
             assert text.replace("\n", "").isprintable(), (words, text)
     entry = shell.json("state", "get", "k", "--of", "s")
     assert entry["value"] == {"x": HOSTILE}
+
+
+def test_a_quiet_action_prints_what_scripts_use(shell: Shell) -> None:
+    shell.register("a")
+    sent = on_terminal(shell, "send", "a", "note", "1", "--agent", "a")[1]
+    assert "sent m-1 to a" in sent
+    assert on_terminal(shell, "send", "a", "note", "1", "--agent", "a", "--quiet")[1].split() == ["m-2"]
+    assert on_terminal(shell, "heartbeat", "--agent", "a", "--quiet")[1].split() == []
