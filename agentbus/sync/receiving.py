@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -69,17 +69,18 @@ def peek(agent: BlockingAgent, max_messages: int) -> list[Delivery]:
     return [delivery(row, agent._mailboxes.addresses[row.mailbox], leased=False) for row in rows]
 
 
-def arrivals(bus: BlockingBus, identity: str, is_over: Callable[[], bool]) -> Iterator[Delivery]:
+def arrivals(bus: BlockingBus, identity: str, is_over: Callable[[], bool]) -> Generator[Delivery, None, None]:
     """Yield the messages that wait for an agent, then each that arrives, once; claim none. Meanwhile messages wake this
     agent at once, and its heartbeat is sent. End when ``is_over``, which is asked every few seconds.
 
     An identity without an epoch follows the agent into its next incarnation.
     """
-    agent = bus.agent(identity)
-    agent.heartbeat()
+    agent = _current(bus, identity)
     waiter = agent._listening.listen(agent._mailboxes.channels)
     reported: set[int] = set()
     try:
+        with suppress(AgentFenced):
+            agent.heartbeat()
         while not is_over():
             waiting, due = bus.read(arrived_ids, agent._mailboxes.all)
             new = [id for id in waiting if id not in reported]
@@ -93,17 +94,27 @@ def arrivals(bus: BlockingBus, identity: str, is_over: Callable[[], bool]) -> It
             with suppress(AgentFenced):
                 run(waiter.wait(None if due is None else due / 1000))
             # It may have joined a pool, a new incarnation may have started, or it has ended.
-            current = bus.agent(identity)
-            fenced = bus.read(fence_error, current._actor)
-            if fenced is not None:
-                raise fenced
+            current = _current(bus, identity)
             if current._mailboxes.channels != waiter.channels:
                 waiter.close()
                 agent = current
-                agent.heartbeat()
+                with suppress(AgentFenced):
+                    agent.heartbeat()
                 waiter = agent._listening.listen(agent._mailboxes.channels)
     finally:
         waiter.close()
+
+
+def _current(bus: BlockingBus, identity: str) -> BlockingAgent:
+    """Return an agent in its current incarnation, or raise if it has ended."""
+    while True:
+        agent = bus.agent(identity)
+        fenced = bus.read(fence_error, agent._actor)
+        if fenced is None:
+            return agent
+        # A new incarnation may have started between the two reads.
+        if bus.agent(identity)._actor == agent._actor:
+            raise fenced
 
 
 def wait(agent: BlockingAgent, timeout: float | None) -> bool:

@@ -6,14 +6,15 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from threading import Thread
 from typing import Any
 
 import pytest
 
 from agentbus.sync.bus import open_bus
+from agentbus.sync.receiving import arrivals
 from tests.cli.conftest import TIMEOUT, Shell, until
 
 
@@ -77,6 +78,32 @@ def test_a_watch_follows_its_agent_and_ends_with_it(shell: Shell) -> None:
         new.complete()
         assert json.loads(line(watching)[0])["error"]["code"] == "agent_fenced"
         assert watching.wait(TIMEOUT) == 1
+
+
+def test_a_watch_follows_a_takeover_at_any_moment(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agentbus.sync.waiters.MAX_WAIT", 0.02)
+    shell.register("a")
+    home = shell.directory / ".agentbus"
+    with open_bus(home) as other, open_bus(home) as bus:
+        read = bus.read
+
+        def taken_over(before: int) -> Callable[..., Any]:
+            """Return ``read``, which another process precedes once, after a number of reads."""
+            left = iter(range(before, -1, -1))
+
+            def reading(*arguments: Any) -> Any:
+                if next(left, None) == 0:
+                    new = other.register("a", type="worker", takeover=True, pools=[f"p-{before}"])
+                    new.send("a", "note", before)
+                return read(*arguments)
+
+            return reading
+
+        for moment in range(12):
+            with monkeypatch.context() as patch, closing(arrivals(bus, "a", lambda: False)) as watched:
+                patch.setattr(bus, "read", taken_over(moment))
+                assert next(one.payload for one in watched if one.payload == moment) == moment
+            other.agent("a").receive_many(10)
 
 
 def test_a_watch_whose_output_is_closed_ends(shell: Shell) -> None:
