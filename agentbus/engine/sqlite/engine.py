@@ -40,8 +40,8 @@ R = TypeVar("R")
 T = TypeVar("T")
 log = logging.getLogger("agentbus.engine")
 
-_CHECKPOINT_SIZE = 1024 * 1024
-"""Bytes of log from which on a checkpoint is worth its cost."""
+_CHECKPOINT_SIZE, _CHECKPOINT_PAGES = 1024 * 1024, 250
+"""Bytes of the log's file, and pages of the log, from which on a checkpoint is worth its cost."""
 _TRUNCATE_SIZE = 16 * 1024 * 1024
 """Bytes of log from which on its file is truncated. Commits alone keep it at a quarter of that."""
 _MAX_INLINE_READS = 64
@@ -239,7 +239,10 @@ class SQLiteEngine(AsyncEngine[Writer]):
         before = _stat_log(self._home.log)
         if before is None or before[0] < _CHECKPOINT_SIZE or before == self._checkpointed:
             return
-        done = await writer.checkpoint(truncate=before[0] >= _TRUNCATE_SIZE)
+        truncate = before[0] >= _TRUNCATE_SIZE
+        if not truncate and not writer.has_pages(_CHECKPOINT_PAGES):
+            return
+        done = await writer.checkpoint(truncate=truncate)
         self._checkpointed = _stat_log(self._home.log) if done else None
 
     def blocking(self) -> BlockingEngine:

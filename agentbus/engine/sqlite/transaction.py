@@ -251,6 +251,10 @@ class TransactionRunner:
         except Exception as error:
             return self._error_for_caller(error)
 
+    def has_pages(self, pages: int) -> bool:
+        """Return True if the log has that many pages. May be called from another thread."""
+        return self._log.has_pages(pages)
+
     def ring_again(self) -> bool:
         return self._ringer.ring_again()
 

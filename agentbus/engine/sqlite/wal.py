@@ -184,7 +184,7 @@ class WriteAheadLog:
         salt, left = self._not_moved
         if left:
             pages += left if salt == self._salt() else 0
-        return self._has(pages) and self._ensure_sound()
+        return self.has_pages(pages) and self._ensure_sound()
 
     def sync(self) -> None:
         """Sync before closing: the last connection to close checkpoints, and SQLite does not report a failed fsync."""
@@ -269,21 +269,24 @@ class WriteAheadLog:
             try:
                 if not self._lock.try_acquire():
                     return
-                # No other program may append meanwhile, not even one that does not use the bus's lock.
-                self._connection.execute("BEGIN IMMEDIATE")
                 try:
+                    # No other program may append meanwhile, not even one that does not use the bus's lock.
+                    self._connection.execute("BEGIN IMMEDIATE")
                     size = os.fstat(self._file).st_size
                     # Not to an empty log: SQLite has not written its header.
                     if size > _HEADER:
                         added = _PREALLOCATED_PAGES * (self._page_size + _FRAME)
                         os.pwrite(self._file, bytes(max(0, min(added, full - size))), size)
                 finally:
-                    self._connection.execute("ROLLBACK")
+                    # Not begun if another program is writing.
+                    if self._connection.in_transaction:
+                        self._connection.execute("ROLLBACK")
             finally:
                 self._lock.release()
 
-    def _has(self, pages: int) -> bool:
-        """Compare salts: the file keeps its size when the log restarts, but pages of an earlier round have another."""
+    def has_pages(self, pages: int) -> bool:
+        """Return True if the log is that long. The size of its file says nothing: it is preallocated, and stays when
+        the log begins again. Pages of an earlier round have another salt."""
         salt = os.pread(self._file, 8, self._size_of(pages - 1) + 8)
         if self._checked == (pages, salt):
             # Not written since it was found to be of an earlier round.

@@ -181,6 +181,9 @@ class Writer:
     def check_exists(self) -> None:
         self._runner.check_exists()
 
+    def has_pages(self, pages: int) -> bool:
+        return self._runner.has_pages(pages)
+
     def lock_wait_ms(self) -> int:
         return self._runner.lock_wait_ms()
 
@@ -286,7 +289,8 @@ class Writer:
         The hop to the thread and back costs as much as a few small calls (100 µs), and Python runs on only one of the
         threads at a time. The thread still gets some batches, because only its commits checkpoint the log.
         """
-        if self._on_thread or not self._queue:
+        # What is done is delivered first: its delivery may allow the next batch.
+        if self._on_thread or self._done or not self._queue:
             return
         batch: Batch = deque()
         try:
@@ -331,7 +335,7 @@ class Writer:
         channels, all_rung, waits_for = done
         committed = (batch.copy(), channels, all_rung)
         if waits_for is None:
-            self._done.append((committed, True))
+            self._done.append((committed, False))
         elif waits_for == "kernel":
             self._syncing = committed
             self._on_thread = True
@@ -392,6 +396,10 @@ class Writer:
             # It may have been interrupted before the thread was called.
             self._on_thread = True
             self._connection.run_on_thread(self._take_over)
+        elif self._done:
+            # No other batch may start before: its delivery would take the thread of that one for idle.
+            self._running = True
+            self._loop.call_soon(self._deliver)
         else:
             self._running = bool(self._queue)
             if self._running:

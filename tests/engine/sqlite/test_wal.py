@@ -77,7 +77,14 @@ async def test_a_moderate_log_keeps_its_file_and_a_small_one_is_left_alone(
         assert asked == [False]
         await bus.sweep()
         assert asked == [False], "nothing was written since"
-        await (await worker(bus, "a")).send("a", "note")
+        a = await worker(bus, "a")
+        for _ in range(30):
+            await a.send("a", "note")
+            await bus.sweep()
+        assert asked == [False], "the log has begun again, and is short"
+        with reading(tmp_path):
+            for _ in range(5):
+                await a.send("a", "note", "x" * (MIB // 2))
         await bus.sweep()
         assert asked == [False, False]
 

@@ -9,6 +9,7 @@ import os
 import sqlite3
 import sys
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -553,6 +554,45 @@ async def test_a_loop_that_has_something_else_to_do_is_not_held(engine: SQLiteEn
     handle.cancel()
     await engine.write(mark, Mark("c"))
     assert kernel.brief_waits - waits <= 1
+
+
+# An interrupt between a batch and its delivery
+
+
+class Interrupting(deque[Any]):
+    """Raises once, as a signal handler, right after something was added."""
+
+    is_armed = True
+
+    def append(self, item: Any) -> None:
+        super().append(item)
+        if self.is_armed:
+            self.is_armed = False
+            raise Interrupted
+
+
+async def test_what_is_done_is_delivered_before_the_next_batch_starts(
+    engine: SQLiteEngine, kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its delivery would take the thread of the next batch for idle, and a third would run beside that."""
+    await ready(engine)
+    target = writer(engine)
+    started: list[tuple[bool, int]] = []
+    run = target._runner.run_nowait
+
+    def noting(calls: Any) -> Any:
+        started.append((target._on_thread, len(target._done)))
+        return run(calls)
+
+    target._done, target._single, target._inline_left = Interrupting(target._done), True, 63
+    with pytest.raises(Interrupted):
+        engine.write(mark, Mark("a"), durable=False)
+    assert len(target._done) == 1
+    kernel.refuses = True
+    monkeypatch.setattr(target._runner, "run_nowait", noting)
+    assert not (await asyncio.wait([marking(engine, name) for name in "bcd"], timeout=30))[1]
+    assert started
+    assert set(started) == {(False, 0)}
 
 
 # Closing
