@@ -521,7 +521,7 @@ def test_what_calls_change_all_the_time_is_not_counted(place: Place) -> None:
 
 @pytest.mark.parametrize("found", [0, 1, 6])
 def test_the_number_of_cached_rows_is_bounded(place: Place, monkeypatch: pytest.MonkeyPatch, found: int) -> None:
-    """What was asked for counts too: an answer without rows is not free."""
+    """The names in the question count too: an answer without rows is not free."""
     monkeypatch.setattr(transaction, "_MAX_CACHED_ROWS", 30)
     cache = place.runner._lookups
     agents = [place.register(f"agent-{number}").agent for number in range(found)]
