@@ -266,7 +266,7 @@ def test_waiting_is_asleep_on_a_bell_and_leaves_nothing_behind(pair: Shell) -> N
         pair.say("send", "b", "note", "1", agent="a")
         begun = time.monotonic()
         out, err = waiting.communicate(timeout=30)
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < 25
         assert (waiting.returncode, out) == (0, b"m-1#1\t5\tnote\ta\t1\n"), err
         assert bells(pair.directory) == []
     finally:

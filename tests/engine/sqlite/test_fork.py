@@ -91,7 +91,7 @@ import agentbus
 place = sys.argv[1]
 
 async def main():
-    async with agentbus.connect(place, lock_timeout=5) as bus:
+    async with agentbus.connect(place, lock_timeout=30) as bus:
         a = await bus.register("a", type="worker")
         reading, writing = os.pipe()
         pid = os.fork()
@@ -103,7 +103,7 @@ async def main():
         for n in range(20):
             await a.send("a", "note", n)
     # The child is still there: neither lock nor doorbell may be kept by it.
-    async with agentbus.connect(place, lock_timeout=5) as bus:
+    async with agentbus.connect(place, lock_timeout=30) as bus:
         told = {"messages": (await bus.stats()).messages, "agent": (await bus.agents.get("a")).status}
     os.close(writing)
     os.waitpid(pid, 0)

@@ -27,7 +27,7 @@ async def test_opening_says_which_process_holds_the_lock(tmp_path: Path) -> None
         assert refused.value.waited >= 0.2
         assert str(pid) in str(refused.value)
         assert refused.value.transient
-    async with agentbus.connect(tmp_path, lock_timeout=5) as bus:
+    async with agentbus.connect(tmp_path, lock_timeout=30) as bus:
         assert await bus.agents.get("a") is not None
 
 
