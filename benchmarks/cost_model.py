@@ -15,7 +15,7 @@ TERMS = ("message", "heartbeat", "agent")
 
 @dataclass(frozen=True)
 class Load:
-    """What happened in a run, as counts."""
+    """Counts of a run."""
 
     messages: float
     heartbeats: float

@@ -38,7 +38,7 @@ FROM pg_stat_user_tables WHERE relid = 'messages'::regclass
 
 @dataclass
 class Observed:
-    """What the caller saw beside the load."""
+    """Measurements of the caller under load."""
 
     sizes: list[tuple[float, ...]] = field(default_factory=list)
     applied: list[float] = field(default_factory=list)

@@ -29,7 +29,7 @@ def line(event: EventRecord) -> Line:
 
 
 class Story:
-    """What happened so far, as the trail must tell it."""
+    """The expected audit log so far."""
 
     def __init__(self, bus: Bus) -> None:
         self.bus = bus

@@ -58,7 +58,7 @@ async def take_all(agent: Agent) -> list[Message]:
 
 
 async def nothing_for(*agents: Agent) -> bool:
-    """Whether there is nothing to receive for any of these."""
+    """Return True if none of these agents has anything to receive."""
     return [await agent.receive(timeout=0) for agent in agents] == [None] * len(agents)
 
 
@@ -85,7 +85,7 @@ async def held(bus: Bus, session: str) -> SessionRecord:
 
 
 async def count(bus: Bus) -> int:
-    """How many messages the bus holds, whatever became of them."""
+    """Return the number of messages on the bus, of any status."""
     return sum((await bus.stats()).messages.values())
 
 

@@ -67,7 +67,7 @@ async def statuses(bus: Bus, task: str, kind: str = "step") -> dict[str, str]:
 
 
 async def kinds_of(bus: Bus, task: str) -> list[str]:
-    """What happened to a task, in its order."""
+    """Return the kinds of the events of a task, in order."""
     return [event.kind async for event in bus.events(subject=f"task:{task}")]
 
 

@@ -100,7 +100,7 @@ async def test_a_suspect_agent_is_running_with_the_next_heartbeat_after_activity
 
 
 async def test_a_recent_call_counts_more_than_an_older_heartbeat(bus: Bus, clock: FakeClock) -> None:
-    """How long it has been silent is known only as of the last beat of its process."""
+    """The silence of an agent is known only as of the last heartbeat of its process."""
     process = await stranger(bus)
     a = await resident(bus, "a", process)
     clock.stall(58)

@@ -22,7 +22,7 @@ from tests.support.figures import Figure
 
 
 class Entry(msgspec.Struct):
-    """What a message is according to the rules, in milliseconds of wall and awake time."""
+    """A message as the rules define it; times in milliseconds of wall and awake time."""
 
     number: int
     box: str
@@ -131,7 +131,7 @@ def counted(figure: Figure, request: pytest.FixtureRequest) -> Iterator[None]:
     _done.clear()
     yield
     name = request.node.callspec.params["engine"]
-    figure(name, **{"examples": _done["examples"], "steps": _done["steps"], "unlike the model": 0})
+    figure(name, **{"examples": _done["examples"], "steps": _done["steps"], "different from the model": 0})
 
 
 @pytest.mark.slow

@@ -345,7 +345,7 @@ class Blocking:
 
 
 class Renewals:
-    """What the watchdog of a bus writes while the loop is blocked. The time is that of the fake clock."""
+    """Record what the watchdog of a bus writes while the loop is blocked. The time is that of the fake clock."""
 
     def __init__(self, bus: Bus, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
         self._clock = clock

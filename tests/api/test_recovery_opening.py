@@ -215,7 +215,7 @@ def test_a_setting_that_is_neither_yes_nor_no_is_refused(monkeypatch: pytest.Mon
 
 
 class Terminal:
-    """What a person would sit at, or not."""
+    """Standard input with the answer of a person, on a terminal or not."""
 
     def __init__(self, answer: str, *, terminal: bool) -> None:
         self._answer = answer

@@ -17,7 +17,7 @@ from tests.support.examples import examples
 
 
 class Entry(msgspec.Struct):
-    """What a key is according to the rules; ``version`` outlives its value."""
+    """A key as the rules define it; ``version`` outlives its value."""
 
     value: Any = None
     version: int = 0

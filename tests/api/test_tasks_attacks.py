@@ -214,7 +214,7 @@ def calls() -> Calls:
 async def test_a_resumed_parent_continues_with_its_sub_tasks(
     how: str, bus: Bus, clock: FakeClock, calls: Calls
 ) -> None:
-    """What was stopped with it resumes with it, after the last finished step."""
+    """A sub-task that stopped with its parent resumes with it, after its last finished step."""
     calls.gate("second")
     await bus.tasks.start(parent, id="p")
     async with working(bus, parent, child):

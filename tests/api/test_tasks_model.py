@@ -48,7 +48,7 @@ class Model:
         self.losses = 0
 
     def seen(self) -> tuple[Any, ...]:
-        """What can be seen from outside."""
+        """Return what can be seen from outside."""
         return (
             self.status,
             self.halting,
@@ -91,7 +91,7 @@ class Model:
             self.executions[step] += 1
 
     def _ask(self, wall: int) -> bool:
-        """Whether there is an answer."""
+        """Return True if there is an answer."""
         if self.approval is None:
             self.approval = "approved" if self.auto else "open"
             self.expires = wall + PATIENCE * 1000

@@ -112,7 +112,7 @@ async def test_an_invalid_type_is_refused(bus: Bus) -> None:
 
 
 class BuildReport(Struct):
-    """How a build went."""
+    """The outcome of a build."""
 
     passed: bool
 

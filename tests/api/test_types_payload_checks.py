@@ -68,7 +68,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
 
 
 def attempts_of(monkeypatch: pytest.MonkeyPatch, agent: Agent) -> list[str]:
-    """What the agent asks the database for, one after the other."""
+    """Return the types that the agent looks up in the database, in order."""
     attempts: list[str] = []
     original = agent._write
 

@@ -88,7 +88,7 @@ class World:
         }
 
     async def all_of(self, message: Message, value: Any = "new") -> bool:
-        """Whether everything that ``fill`` asks for is there; must be all or nothing."""
+        """Return True if everything that ``fill`` asks for is stored; fail if only part of it is."""
         bus = self.bus
         found: dict[str, bool] = {
             "acknowledged": (await stored(bus, message.message_id)).status == "acked",
@@ -236,7 +236,7 @@ AT_THE_END: list[tuple[Spoil, type[AgentBusError]]] = [
     (add_to_text, WrongState),
     (name_no_session, UnknownSession),
 ]
-"""What the database refuses of one unit, and of no other."""
+"""Changes that make the database refuse one unit, and no other."""
 SPOILING: list[tuple[Spoil, type[AgentBusError]]] = [
     *AT_THE_END,
     (lose_the_lease, LeaseLost),

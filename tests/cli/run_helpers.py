@@ -50,7 +50,7 @@ def known(shell: Shell, agent: str) -> bool:
 
 
 def recorded(shell: Shell, agent: str) -> Any:
-    """What is known of the run of an agent."""
+    """Return what the bus knows of the run of an agent."""
     with open_bus(shell.directory / ".agentbus") as bus:
         return bus.do(bus.state(agent).get("agentbus.run"))
 

@@ -1,4 +1,4 @@
-"""What agents live by: going into sessions, knowing what they hold, texts beside JSON."""
+"""Commands of agents in a session: join and leave it, list what they hold, text beside JSON."""
 
 from __future__ import annotations
 

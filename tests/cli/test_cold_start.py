@@ -1,4 +1,4 @@
-"""How a command starts: what it imports, and what it does not."""
+"""The start of a command: the modules that it imports, and those that it must not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LATE = {
     "logging", "pathlib", "hashlib", "tempfile", "random", "shutil", "threading", "difflib", "locale", "inspect",
     "typing_extensions", "socket",
 }  # fmt: skip
-"""What takes long to import, and what a short command has no need of."""
+"""Modules that take long to import, and that a short command does not need."""
 MAX_MODULES = 54
 """Modules of agentbus, packages included, that a send loads."""
 

@@ -1,4 +1,4 @@
-"""What surrounds a command is not always as it should be: streams, directories, files, the environment."""
+"""Commands in bad surroundings: streams, directories, files, the environment."""
 
 from __future__ import annotations
 

@@ -180,7 +180,7 @@ ALL = {"messages": CALLS, "keeping": KEEPING, "tasks": TASKS}
 
 
 def shape(value: Any) -> Any:
-    """What a value is made of: names and kinds, no contents. Of a list, what its first item is made of."""
+    """Return the shape of a value: names and kinds, no contents; of a list, the shape of its first item."""
     if isinstance(value, dict):
         return {name: shape(item) for name, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""What LLM agents are told: short enough, true, and usable as it stands."""
+"""``agentbus prime``: short, true, and usable as it stands."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def called(text: str) -> list[list[str]]:
 
 
 def parse(words: list[str]) -> None:
-    """Whether the command line takes these words."""
+    """Return True if the command line takes these words."""
     name, *rest = words
     commands: dict[str, Command] = import_module(f"agentbus.cli.commands.{COMMANDS[name][0]}").COMMANDS
     if name not in commands:

@@ -24,7 +24,7 @@ NOTE = "writing the tests of the second milestone, then its documents"
 
 
 def drawn(result: Result, width: int) -> list[str]:
-    """What people see on a terminal of this width."""
+    """Render the output on a terminal of this width."""
     screen = io.StringIO()
     with patch.object(rich_output, "Console", lambda: Console(file=screen, width=width)):
         result.show()

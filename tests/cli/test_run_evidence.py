@@ -1,4 +1,4 @@
-"""What ``agentbus run`` says of its command to the bus, with a guard of the test's own."""
+"""Evidence that ``agentbus run`` reports of its command, with a supervisor of the test's own."""
 
 from __future__ import annotations
 

@@ -386,7 +386,7 @@ def test_what_was_done_at_the_same_time_is_brackets_of() -> None:
 
 
 def test_a_screen_has_room_for_the_commands_that_answer(shell: Shell) -> None:
-    """What there is to judge may be long, and what was done too."""
+    """The text to judge may be long, and the list of steps too."""
 
     @agentbus.workflow("long")
     async def long(task: agentbus.Task) -> None:

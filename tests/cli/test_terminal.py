@@ -1,4 +1,4 @@
-"""What people see on a terminal, and what shells complete."""
+"""Output on a terminal, and completion by shells."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_bash_completes_tasks_their_steps_and_what_they_ask(shell: Shell) -> Non
 
 
 def completed(shell: Shell, *lines: str) -> list[str]:
-    """What bash has to offer at the end of each of these lines."""
+    """Return the completions of bash for each of these lines."""
     script = """
         eval "$(agentbus completion bash)"
         complete_words() { COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=(); _agentbus; echo "${COMPREPLY[@]}"; }

@@ -30,7 +30,7 @@ def empty() -> Iterator[sqlite3.Connection]:
 
 
 NAMING = {"Query", "ExecuteMany", "InsertNumbered", "loading"}
-"""What is called with the name of a query."""
+"""Functions that are called with the name of a query."""
 
 
 FOR_LOST = {"message_ack_one_lost", "message_claim_one_lost"}

@@ -71,7 +71,7 @@ def written(chance: random.Random) -> str:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are the same to the last bit."""
+    """Return True if two values are the same to the last bit."""
     if type(one) is not type(other):
         return False
     if isinstance(one, dict):

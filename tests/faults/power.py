@@ -27,7 +27,7 @@ class Write(NamedTuple):
 
 
 class File:
-    """What is on the disk for sure, and what may be."""
+    """A file on a simulated disk: the bytes that are synced, and the writes that may be lost."""
 
     def __init__(self) -> None:
         self.synced = bytearray()

@@ -70,7 +70,7 @@ def damage(file: Path, chance: random.Random) -> str:
 
 
 async def judge(path: Path, right: dict[str, Any]) -> tuple[str, str]:
-    """Whether the damage was noticed, did no harm, or went unseen; and what was wrong with that."""
+    """Return ``noticed``, ``harmless`` or ``unseen``, with the reason."""
     checks = await agentbus.doctor(path)
     errors = [check for check in checks if check.status == "error"]
     if errors:
@@ -86,7 +86,7 @@ async def judge(path: Path, right: dict[str, Any]) -> tuple[str, str]:
 
 
 def contents(record: Any) -> Any:
-    """What a caller stored: that is what has a checksum."""
+    """Return what a caller stored: the part that has a checksum."""
     if isinstance(record, list):
         return [contents(one) for one in record]
     names = ("payload", "value", "snapshot", "body")
@@ -117,7 +117,7 @@ async def test_damaged_bytes_are_detected_and_never_delivered(tmp_path: Path, fi
         damages=times,
         noticed=verdicts["noticed"],
         harmless=verdicts["harmless"],
-        given_out_wrong=verdicts["given out"],
+        returned_wrong=verdicts["given out"],
         note=f"{verdicts['elsewhere']} in a column that has no checksum and no constraint",
     )
     assert verdicts["noticed"] >= times // 4

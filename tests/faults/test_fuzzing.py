@@ -67,7 +67,7 @@ async def _sent(bus: agentbus.Bus, agent: agentbus.Agent, payload: Any, message_
 
 
 def _has_other_form(sent: Any) -> bool:
-    """Whether something in it has no JSON of its own, and came back as what stands for it."""
+    """Return True if part of the value has no JSON form and came back as its substitute."""
     if isinstance(sent, list):
         return any(map(_has_other_form, sent))
     if isinstance(sent, dict):

@@ -83,7 +83,7 @@ def test_an_io_error_leaves_the_outcome_unknown_and_trying_again_gives_one_row(
     faults = told.total() - told["sent"]
     others = ", ".join(f"{times} told {code}" for code, times in told.items() if code not in {"sent", "unknown"})
     note = f"{others}; EIO on {call}" if others else f"EIO on {call}"
-    figure(note, faults=faults, acknowledged=told["sent"], unknown=told["unknown"], told_wrongly=len(lies))
+    figure(note, faults=faults, acknowledged=told["sent"], unknown=told["unknown"], wrong_outcomes=len(lies))
     assert not lies, lies[:5]
     assert told["unknown"] > 0, "no commit was hit; this test proves nothing"
     assert told["sent"] >= scale(40, 400)

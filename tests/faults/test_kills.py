@@ -149,7 +149,7 @@ def test_workers_killed_at_random_lose_nothing_and_share_no_lease(
         acknowledged=len(sent),
         lost=len(lost),
         doubled=len(doubled),
-        leases_taken_from_the_living=len(wrong),
+        leases_taken_from_live_workers=len(wrong),
         delivered_again=value(bus, again),
     )
     print(f"seed {seed}")

@@ -68,7 +68,7 @@ async def test_a_stopped_lock_holder_is_named_and_writes_resume_once_it_continue
     there = value(path, "SELECT count(DISTINCT message_id) FROM messages")
     written = value(path, "SELECT count(*) FROM meta WHERE key = 'paused'")
     figure(
-        f"{how} for {stands:g} s, all well {took * 1000:.0f} ms later",
+        f"{how} for {stands:g} s, recovered {took * 1000:.0f} ms later",
         refused=refused,
         acknowledged=WAITERS,
         lost=WAITERS - there,

@@ -44,7 +44,7 @@ class Image:
         shutil.rmtree(self.bus.parent)
 
     def read(self) -> str:
-        """What the database says; ``ok``, or what is wrong with it."""
+        """Return ``ok``, or the damage that the database reports."""
         with closing(sqlite3.connect(self.bus / "bus.db", isolation_level=None)) as connection:
 
             def ask(sql: str) -> list[tuple[Any, ...]]:
@@ -65,7 +65,7 @@ class Image:
 
 
 def told(step: Step) -> list[str] | None:
-    """What the worker said with this call, if it said something."""
+    """Return what the worker reported with this call, or None."""
     if step.call == "write" and step.rest.startswith(b"(1"):
         return step.texts[-1].decode().split()
     return None

@@ -21,7 +21,7 @@ def numbers(lines: list[str], word: str) -> set[int]:
 
 
 def handled(bus: Path) -> dict[int, int]:
-    """How often each task was done."""
+    """Return the number of executions of each task."""
     return {int(key): int(count) for key, count in rows(bus, "SELECT key, value FROM state WHERE scope = 'tasks'")}
 
 

@@ -56,7 +56,7 @@ class Place:
         return [words for first, *words in found if first == word]
 
     def executions(self) -> Counter[tuple[str, str]]:
-        """How many times each step was executed, by task and step."""
+        """Return the number of executions by task and step."""
         return Counter((task, step) for task, step, *_ in self.lines("begun"))
 
     def finished(self) -> dict[str, tuple[str, str]]:
@@ -78,7 +78,7 @@ class Place:
         return {(task, key) for task, key in found}
 
     def sent(self) -> Counter[str]:
-        """What was sent with the results, by token."""
+        """Return what was sent with the results, by token."""
         return Counter(
             token
             for (token,) in rows(
@@ -87,7 +87,7 @@ class Place:
         )
 
     def takers(self) -> Counter[str]:
-        """How many times each worker took a task."""
+        """Return how many times each worker took a task."""
         return Counter(actor for (actor,) in rows(self.bus, "SELECT actor FROM events WHERE kind = 'task_running'"))
 
     def again(self) -> list[str]:
@@ -113,7 +113,7 @@ class Place:
 
 
 async def ended(nursery: Worker) -> int:
-    """How the process of a nursery ended, once it has."""
+    """Wait for the process of a nursery; return its exit status."""
     return int((await asyncio.to_thread(nursery.expect, "ended")).split()[0])
 
 
@@ -134,7 +134,7 @@ def results(place: Place) -> dict[str, tuple[str, str]]:
 
 
 def wrong(place: Place) -> int:
-    """How many tasks have not come to what they should."""
+    """Return the number of tasks without the expected result."""
     return sum(ending != ("completed", str(TOTAL)) for ending in results(place).values())
 
 

@@ -29,7 +29,7 @@ def die_in(seconds: float) -> None:
 
 
 class Orders:
-    """What one process is to do: where to die, how long a step takes, how long it holds a task."""
+    """Instructions for one process: where to die, the duration of a step, how long it holds a task."""
 
     given: ClassVar["Orders"]
 

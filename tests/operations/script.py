@@ -45,7 +45,7 @@ B = Actor("b", 1)
 
 @dataclass
 class Played(Generic[T]):
-    """What an operation returned and did."""
+    """The result of an operation and the queries that it asked."""
 
     outcomes: T
     asked: list[tuple[str, Row]] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Played(Generic[T]):
         return list(dict.fromkeys(name for name, _ in self.statements))
 
     def parameters(self, name: str) -> Row:
-        """What the one question of this name asked for."""
+        """Return the parameters of the one query of this name."""
         (found,) = (parameters for query, parameters in self.asked if query == name)
         return found
 
@@ -206,7 +206,7 @@ def held(
 
 
 def settled(*messages: Row) -> Answer:
-    """What message_ack tells of these rows of message_held: of those that were leased, whose they were."""
+    """Return the answer of message_ack to these rows of message_held: those that were leased, with their holders."""
     return "message_ack", [(id, lease, holder) for id, lease, status, holder, *_ in messages if status == "leased"]
 
 

@@ -26,7 +26,7 @@ def request(process: int | None = PROCESS, **options: Any) -> RegisterRequest:
 def status(
     status: str | None, process: tuple[Any, ...] = (8, "host", 41, "77", "/bell"), session: str | None = None
 ) -> list[Answer]:
-    """How the agent stood before. It is asked for before the checks and before writing."""
+    """Answer with the status of the agent before. It is read before the checks and before writing."""
     rows: list[Row] = [] if status is None else [("a", status, session, *process)]
     return [("agent_status", rows), ("agent_status", rows)]
 

@@ -25,7 +25,7 @@ def acks(*leases: tuple[int, int], actor: Actor = A, begin: Beginning | None = N
 
 
 def found(*rows: tuple[Any, ...]) -> Answer:
-    """What message_held tells, after message_ack has marked as done whatever was leased."""
+    """Answer message_held after message_ack has marked the leased ones done."""
     return "message_held", rows
 
 
@@ -98,7 +98,7 @@ lost = pytest.mark.parametrize(("before", "told"), LOST.values(), ids=LOST)
 
 
 def answers_to(before: tuple[Any, ...] | None, *others: tuple[Any, ...]) -> list[Answer]:
-    """What the two statements tell: the second one sees what the first one did."""
+    """Return the answers to the two statements: the second one sees the effect of the first."""
     if before is None:
         return [settled(*others), found()]
     id, lease, status, *rest = before

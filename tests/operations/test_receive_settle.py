@@ -1,6 +1,6 @@
-"""What becomes of leased messages: begun, extended, given back, rejected. All of a request, or none.
+"""Leased messages are started, extended, released or rejected: all of a request, or none.
 
-Acknowledging, which settles before it looks, is in test_acknowledging.
+Acknowledging, which settles before it looks, is in test_receive_ack.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a claim does for its mailboxes, so that delivery works with no monitor: promote, expire, take back."""
+"""Maintenance of its mailboxes by a claim, so that delivery works without a monitor: promote, expire, take back."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def at(wall: int) -> Now:
 
 
 def left(rows: list[tuple[int, int]], policy: RetentionPolicy, wall: int) -> list[tuple[int, int]]:
-    """What of (id, created), oldest first, stays."""
+    """Return the rows of (id, created), oldest first, that stay."""
     gone = {id for id, _, _ in surplus([(id, created, 1) for id, created in reversed(rows)], policy, at(wall))}
     return [row for row in rows if row[0] not in gone]
 

@@ -40,7 +40,7 @@ def ids(last: int) -> Answer:
 
 
 AGAIN = ids(6)
-"""What a batch of nothing but repetitions is answered."""
+"""The answer to a batch of repetitions only."""
 
 
 def test_a_new_id_is_kept_in_the_row_and_in_the_receipt() -> None:

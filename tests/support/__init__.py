@@ -1,1 +1,1 @@
-"""What tests of every kind share: time that stands still until it is moved."""
+"""Support for tests of every floor: fakes of time, processes, servers and terminals."""

@@ -92,7 +92,7 @@ class Connections:
 
 
 class _Kept:
-    """What is known about a connection that can be used again."""
+    """State of a connection that can be used again."""
 
     def __init__(self, owner: Connections, key: _Key) -> None:
         self.owner = owner

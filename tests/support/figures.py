@@ -1,4 +1,4 @@
-"""How large the fault tests are, and what they found: a pytest plugin.
+"""Sizes and results of the fault tests: a pytest plugin.
 
 ``make test`` runs each of them small, ``--full`` in the size that the table of ``tests/faults/README.md`` promises,
 ``--long`` ten times as long with new seeds. What a test marked ``fault(row)`` reports to the fixture
@@ -27,7 +27,7 @@ _ROW = "row"
 
 
 class Scale:
-    """How much of a fault there shall be in this run, and by which chance."""
+    """The size of the fault tests in this run, and the seed of their chance."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._long: bool = config.getoption("long")
@@ -148,7 +148,7 @@ def write(file: Path, figures: dict[int, list[str]]) -> None:
 
 
 def not_held(properties: Properties, test: str) -> Iterator[tuple[int, str]]:
-    """What a test that failed had measured, or at least which it was: the table must not look as if all were well."""
+    """Yield what a failed test had measured, or at least its name: the table must not look as if it had passed."""
     told = list(_told(properties))
     for name, value in properties:
         if name == _ROW:

@@ -131,7 +131,7 @@ class Worker:
         return self.said()
 
     def errors(self) -> str:
-        """What it wrote to its standard error so far."""
+        """Return what it has written to its standard error so far."""
         self._errors.seek(0)
         return self._errors.read()
 
@@ -210,7 +210,7 @@ def say(*words: object) -> None:
 
 
 async def listeners() -> asyncio.StreamReader:
-    """What the test tells this worker, without blocking its loop."""
+    """Return a stream of the lines that the test sends to this worker, without blocking its loop."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     return reader

@@ -31,7 +31,7 @@ class Proxy:
         self.refuses = False
         """Accept no further connection."""
         self.answers: list[bytes] = []
-        """What the client never heard."""
+        """Answers that the client never got."""
         self._closing = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 

@@ -71,7 +71,7 @@ def injecting(calls: Sequence[str], what: str, when: str) -> list[str]:
 
 
 def steps(trace: Path) -> Iterator[Step]:
-    """What was recorded, in the order in which it was done."""
+    """Return the recorded calls in the order in which they were done."""
     begun: dict[bytes, bytes] = {}
     with trace.open("rb") as lines:
         for line in lines:

@@ -65,4 +65,4 @@ NOT_JSON: dict[str, Any] = {
     "raw number out of range": msgspec.Raw(b"[1e999]"),
     "raw bytes that are no text": msgspec.Raw(b'"\xff"'),
 }
-"""What no payload, state, document or checkpoint can be."""
+"""Values that no payload, state, document or checkpoint can be."""

@@ -1,1 +1,1 @@
-"""What only PostgreSQL promises, or can go wrong with."""
+"""Properties and faults of PostgreSQL alone."""

@@ -57,7 +57,7 @@ def later(monkeypatch: pytest.MonkeyPatch, schemas: Schemas) -> Later:
 
 
 def steps(url: str) -> list[int]:
-    """How many steps beyond those that there are the bus has been through, each by its number."""
+    """Return the number of migrations that the bus has beyond those of the package."""
     found = [row[0] for row in _rows(url, "SELECT version FROM {schema}.migrations ORDER BY version")]
     assert found[:NEWEST] == sorted(KNOWN)
     return [version - NEWEST for version in found[NEWEST:]]

@@ -1,4 +1,4 @@
-"""What goes with a COMMIT is written into the text of a script: whatever it holds, it stays what it is."""
+"""Values that go with a COMMIT are written into the text of a script: hostile ones too arrive unchanged."""
 
 from __future__ import annotations
 

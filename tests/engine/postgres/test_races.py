@@ -91,7 +91,7 @@ async def looked_at(url: str, most: int) -> AsyncIterator[Connection]:
 
 
 def visit(url: str) -> list[Any]:
-    """What a command gets that does not wait."""
+    """Receive as a command does that does not wait."""
     with open_bus(url) as bus:
         visitor = bus.register("v", type="worker", pools=["p"])
         return [message.payload for message in visitor.receive_many(1)]
