@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, NoReturn, TypeVar
 
 from agentbus.errors import Misuse
 
@@ -57,6 +57,22 @@ class Block(AbstractAsyncContextManager[T], Generic[T]):
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             what = f"{self._call} is a block, not the {self._name} itself"
             raise Misuse(reason=f"{what}: {self._form} and use `{self._name}.{name}` inside{self._otherwise}")
+
+
+class AsyncOnly:
+    """The base of objects that are themselves blocks, entered with ``async with``: ``with`` names that form."""
+
+    __slots__ = ()
+    _block_form: ClassVar[str]
+    """The block as it is written."""
+
+    # A type checker rejects this use, and must not find the methods.
+    if not TYPE_CHECKING:
+
+        def __enter__(self) -> NoReturn:
+            raise Misuse(reason=f"this is a block of a coroutine: write `{self._block_form}`")
+
+        def __exit__(self, *error: object) -> None: ...
 
 
 def is_public(kind: type[object], name: str) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 import msgspec
 
 from agentbus import core
+from agentbus.api.block import AsyncOnly
 from agentbus.api.heartbeat import renewal_time
 from agentbus.api.receiving import nack_request
 from agentbus.api.sending import SendOptions, reply_draft
@@ -60,7 +61,7 @@ _RETRY_AFTER = 1.0
 """Seconds until a claim that failed for a transient reason is tried again."""
 
 
-class Message:
+class Message(AsyncOnly):
     """A message that this agent has received, under a lease.
 
     Settle it with ``ack``, ``nack`` or ``reject``, or work in its block: the lease is renewed inside, and at the end
@@ -94,6 +95,8 @@ class Message:
     """When it was sent, in milliseconds of wall-clock time."""
     headers: dict[str, str]
     """Its metadata, text to text; may be empty."""
+
+    _block_form = "async with message as unit:"
 
     __slots__ = (
         "_agent",

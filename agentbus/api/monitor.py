@@ -22,6 +22,7 @@ from typing import Any
 import anyio
 import msgspec
 
+from agentbus.api.block import AsyncOnly
 from agentbus.api.heartbeat import expire_state, is_gone
 from agentbus.api.notifications import Deliverer
 from agentbus.core import process_info
@@ -361,13 +362,15 @@ class PeriodicJob(msgspec.Struct, frozen=True):
     do: Callable[[], Awaitable[object]]
 
 
-class Monitor:
+class Monitor(AsyncOnly):
     """A monitor that runs for the length of its block, made by ``bus.monitor(…)``.
 
     >>> async with bus.monitor(interval=5, suspect_after=60) as monitor:              # doctest: +SKIP
     ...     async for finding in monitor.findings():
     ...         print(finding.text)
     """
+
+    _block_form = "async with bus.monitor(…) as monitor:"
 
     sweeps: int
     """The number of its sweeps."""

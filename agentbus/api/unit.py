@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 from msgspec import Struct
 
+from agentbus.api.block import AsyncOnly
 from agentbus.api.sending import SendOptions, draft_from, must_check, reply_draft
 from agentbus.api.state import UnitState
 from agentbus.core.addresses import Address, topic
@@ -32,7 +33,7 @@ class DeferredPart(Protocol):
     async def part(self, engine: Engine) -> Part: ...
 
 
-class Unit:
+class Unit(AsyncOnly):
     """Collect the calls of a block, and commit them in one transaction when it ends.
 
     Its calls are not awaited. They check their arguments at once. Errors that need the database (an unknown recipient,
@@ -42,6 +43,8 @@ class Unit:
     ...     unit.send("reviewer-1", "note", {"text": "look at this"})
     ...     unit.progress(50)
     """
+
+    _block_form = "async with agent.unit() as unit:"
 
     def __init__(self, agent: Agent, session: str | None = None) -> None:
         self._agent = agent

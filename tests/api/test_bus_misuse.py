@@ -378,6 +378,31 @@ async def test_a_wrong_form_shows_the_right_one(bus: Bus, name: str) -> None:
     assert (await bus.sessions.list()).items == []
 
 
+async def _take_item(bus: Bus, agent: Agent) -> agentbus.WorkItem:
+    await bus.tasks.add("review", id="r")
+    item = await agent.items.take()
+    assert item is not None
+    return item
+
+
+@pytest.mark.one_engine
+async def test_with_instead_of_async_with_shows_the_right_form(bus: Bus) -> None:
+    agent = await worker(bus, "a")
+    await agent.send("a", "note")
+    message = await take(agent)
+    blocks = {
+        "async with message as unit:": message,
+        "async with agent.unit() as unit:": agent.unit(),
+        "async with bus.monitor(…) as monitor:": bus.monitor(),
+        "async with item:": await _take_item(bus, agent),
+    }
+    for form, block in blocks.items():
+        with pytest.raises(Misuse) as refused:
+            _with(block)
+        assert form in str(refused.value)
+    assert (await bus.stats()).messages == {"leased": 1}
+
+
 @pytest.mark.one_engine
 async def test_a_block_has_no_other_attributes(bus: Bus) -> None:
     assert not hasattr(bus.agent("b", type="worker"), "nothing")

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 from agentbus import core
+from agentbus.api.block import AsyncOnly
 from agentbus.core.codec import decode_as, encode, plain
 from agentbus.core.validation import (
     MAX_ERROR,
@@ -84,7 +85,7 @@ class Holder(Protocol):
     ) -> Awaitable[T]: ...
 
 
-class WorkItem:
+class WorkItem(AsyncOnly):
     """A work item that this agent has taken, under a lease.
 
     ``input`` is its content, ``task`` its record; ``id``, ``name`` and ``workflow`` are those of the record. Settle it
@@ -95,6 +96,8 @@ class WorkItem:
     >>> async with item:                                                              # doctest: +SKIP
     ...     await item.finish({"approved": True})
     """
+
+    _block_form = "async with item:"
 
     task: TaskRecord
     """Its record, as it was taken."""
