@@ -240,6 +240,8 @@ class TaskChange(msgspec.Struct, frozen=True):
     """The key of the step, the phase, or the workflow."""
     status: str
     attempt: int = 1
+    error: str | None = None
+    """The type and text of the exception, if the status is failed or retrying."""
 
 
 class TaskStatistics(msgspec.Struct, frozen=True):

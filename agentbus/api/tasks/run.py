@@ -191,6 +191,8 @@ class Run:
         self._waiting: set[asyncio.Task[Any]] = set()
         """The branches of the workflow that wait."""
         self._loss: AgentBusError | None = None
+        self._failure: str | None = None
+        """The error that the task fails with, for the worker's callbacks."""
         self._releasing = False
         self._scope = anyio.CancelScope()
         self._main: asyncio.Task[Any] | None = None
@@ -240,7 +242,7 @@ class Run:
             status = await self._fail(problem)
         else:
             status = await self._complete(value)
-        self.report("workflow", self.workflow.name, status)
+        self.report("workflow", self.workflow.name, status, error=self._failure if status == "failed" else None)
         return status, problem
 
     async def release(self, *, lost: bool = False) -> str:
@@ -277,6 +279,7 @@ class Run:
             self.agent._actor, self.hold, plain(problem), summary_of(problem), steps,
             problem.type in _FINAL or step in self.unrepeatable,
         )  # fmt: skip
+        self._failure = summary_of(problem)
         return await self.write(fail_task, request)
 
     def lose(self, error: AgentBusError) -> None:
@@ -398,12 +401,12 @@ class Run:
         """True if nothing more may be written for the task."""
         return self._loss is not None
 
-    def report(self, kind: str, name: str, status: str, attempt: int = 1) -> None:
+    def report(self, kind: str, name: str, status: str, attempt: int = 1, error: str | None = None) -> None:
         """Report a change to the worker's callbacks. Once a step has finished, other tasks may run concurrently."""
         if self.alone and status == "finished":
             self.alone = False
             self.worker.claim_more()
-        self.worker.changed(TaskChange(self.claimed.id, kind, name, status, attempt))
+        self.worker.changed(TaskChange(self.claimed.id, kind, name, status, attempt, error))
 
     # Waiting
 

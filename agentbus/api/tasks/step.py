@@ -14,7 +14,7 @@ import anyio
 import msgspec
 
 from agentbus import core
-from agentbus.api.tasks.run import Run, Wait, problem_of
+from agentbus.api.tasks.run import Run, Wait, problem_of, summary_of
 from agentbus.api.tasks.workflow import result_type
 from agentbus.api.unit import Unit
 from agentbus.core.cancellation import call, is_async, is_foreign_cancellation, unwrap_exit
@@ -239,7 +239,8 @@ async def _after_failure(
         run.unhandled[place.key] = None
     due = await run.write(fail_step, request, durable=None if delay is None else False)
     run.mark_seen(ending)
-    run.report("step", place.key, "failed" if due is None else "retrying", attempt)
+    status = "failed" if due is None else "retrying"
+    run.report("step", place.key, status, attempt, summary_of(recorded))
     if due is None:
         raise _failed(run, place, options, failures, recorded) from error
     await run.wait_until(place.key, due)

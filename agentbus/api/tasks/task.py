@@ -542,7 +542,7 @@ class Task:
             failing = FailStepRequest(run.agent._actor, run.hold, child._place, plain(failure), 1, ending=number)
             await run.write(fail_step, failing)
             run.mark_seen(number)
-            run.report("task", child._place.key, "failed")
+            run.report("task", child._place.key, "failed", error=failure.message)
             raise self._child_failed(child, failure)
 
     def _child_failed(self, child: Child[Any], cause: TaskProblem | None) -> TaskFailed:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from agentbus.api.tasks.workflow import Workflow
     from agentbus.records import TaskChange
 
-COLUMNS = ("at:time", "task", "kind", "name", "status:status", "attempt")
+COLUMNS = ("at:time", "task", "kind", "name", "status:status", "attempt", "error:prose")
 
 
 class NoWorkflow(InvalidInput):
@@ -192,7 +192,7 @@ COMMANDS = {
         worker, "Run durable tasks until Ctrl-C: new ones, and those whose worker died, from their last finished step."
         " Any number of workers can run.",
         "agentbus worker flows:feature flows:bugfix", _worker,
-        output="plain output: at, task, kind (step, task, phase, checkpoint, workflow), name, status, attempt\n"
+        output="plain output: at, task, kind (step, task, phase, checkpoint, workflow), name, status, attempt, error\n"
         "With --json one envelope per line. Modules are imported from the working directory. The worker is an agent:\n"
         "--agent ID, or one with a generated id. When it is stopped, it releases its tasks: another worker\n"
         "continues them at once. A blocking call in a workflow delays that.",
