@@ -13,7 +13,7 @@ from agentbus.core.codec import decode
 from agentbus.core.validation import MAX_ID, MAX_PAGE, PAGE_SIZE, generated_id
 from agentbus.errors import DamagedPayload
 from agentbus.operations.common import LIVE, page
-from agentbus.operations.protocol import Op, Query, Row
+from agentbus.operations.protocol import Op, Query, Row, Rows
 from agentbus.operations.rows import (
     AGENT_DURATIONS,
     AGENT_JSON,
@@ -33,6 +33,9 @@ from agentbus.records import (
     QueueRecord,
     SeenRecord,
 )
+
+_RECIPIENTS = ("agent", "pool", "topic")
+"""Kinds of recipients that have names."""
 
 
 class AgentFilter(msgspec.Struct, frozen=True):
@@ -263,18 +266,26 @@ def pending(mailboxes: Sequence[int], now: Now) -> Op[list[int]]:
 
 
 def near_matches(what: tuple[str, str, str], now: Now) -> Op[list[str]]:
-    """Return known names similar to an unknown one: (type or recipient, its kind, the name)."""
+    """Return known names similar to an unknown one: (type or recipient, its kind, the name). A recipient of that name
+    and another kind comes first, as an address."""
     subject, kind, name = what
+    found: list[str] = []
     if subject == "type":
         rows = yield Query("type_names", (kind,))
-    elif kind == "agent":
-        rows = yield Query("agent_names")
     else:
-        rows = yield Query("mailbox_names", (kind,))
+        for other in _RECIPIENTS:
+            if other != kind and (name,) in (yield from _names(other)):
+                found.append(recipient(other, name, ""))
+        rows = yield from _names(kind)
     # Imported on the error path only: the command line starts without it.
     from difflib import get_close_matches
 
-    return get_close_matches(name, [row[0] for row in rows], n=3, cutoff=0.6)
+    return [*found, *get_close_matches(name, [row[0] for row in rows], n=3, cutoff=0.6)][:3]
+
+
+def _names(kind: str) -> Op[Rows]:
+    """Return the names of recipients of a kind."""
+    return (yield Query("agent_names") if kind == "agent" else Query("mailbox_names", (kind,)))
 
 
 def recipient(kind: str, name: str, owner: str) -> str:
