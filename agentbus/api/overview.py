@@ -17,7 +17,7 @@ from agentbus.operations.histories import list_kinds
 from agentbus.operations.holds import HoldsQuery, list_holds
 from agentbus.operations.lookups import count, failed_agents, last_seen
 from agentbus.operations.processes import WriterLoad, read_writer_load
-from agentbus.operations.task_lookups import unsettled_steps
+from agentbus.operations.task_lookups import served_workflows, unsettled_steps
 from agentbus.records.entities import QueueDepth
 from agentbus.records.histories import HistoryKind
 
@@ -35,6 +35,8 @@ _PAGE = 100
 _MAX_PAGES = 20
 """Pages of failed tasks that are searched for those that are no sub-tasks."""
 _MAX_QUESTIONS = 1000
+MAX_WORKFLOWS = 1000
+"""Workflows of live workers that are compared with those of pending tasks."""
 _UNFINISHED_TASKS = ("waiting", "halted", "running", "pending")
 """In the order in which they need attention."""
 _UNFINISHED_SESSIONS = ("active", "paused", "interrupted")
@@ -147,8 +149,9 @@ class Failure(msgspec.Struct, frozen=True):
 
 class Waiting(msgspec.Struct, frozen=True):
     """Something that waits. ``kind`` is ``approval``, ``step`` (one with an unknown outcome), ``session`` (an
-    interrupted one), ``task`` (a halted one), ``thread`` (messages that the loop guard holds) or ``queue`` (messages of
-    one recipient); ``command`` is the command that lets it continue, or shows the messages."""
+    interrupted one), ``task`` (a halted one), ``workflow`` (one with pending tasks and without a worker), ``thread``
+    (messages that the loop guard holds) or ``queue`` (messages of one recipient); ``command`` is the command that lets
+    it continue, or shows the messages."""
 
     kind: str
     name: str
@@ -196,10 +199,13 @@ async def gather_overview(bus: Source, home: str | None, bounds: CapacityLimits)
     for status in _UNFINISHED_TASKS:
         tasks += (await bus.tasks.list(status=status, limit=MAX_NAMED)).items
     asked = await open_questions(bus)
+    unserved = await _unserved(bus, tasks)
     held = (await bus._engine.read(list_holds, HoldsQuery(limit=MAX_NAMED))).items
     return Overview(
         failed=await _failures(bus),
-        waiting=_waiting(asked, held, interrupted, tasks, list(zip(counts.queues, counts.since, strict=True))),
+        waiting=_waiting(
+            asked, held, interrupted, tasks, unserved, list(zip(counts.queues, counts.since, strict=True))
+        ),
         counts=Counts(counts.agents, counts.messages),
         agents=await _unfinished_agents(bus),
         queues=list(counts.queues),
@@ -212,6 +218,20 @@ async def gather_overview(bus: Source, home: str | None, bounds: CapacityLimits)
         outgrown=await _capacity(bus, home, database_bytes + log_bytes, bounds),
         histories=await bus._engine.read(list_kinds, None),
     )
+
+
+async def _unserved(bus: Source, tasks: Sequence[TaskRecord]) -> dict[str, int]:
+    """Return the workflows of these tasks that no live worker announces, each with the time since which the first of
+    its tasks is pending."""
+    found: dict[str, int] = {}
+    for one in tasks:
+        if one.status == "pending" and not one.manual and not one.due:
+            found[one.workflow] = min(one.updated, found.get(one.workflow, one.updated))
+    if found:
+        served = await bus._engine.read(served_workflows, MAX_WORKFLOWS)
+        # A list that is cut says nothing about the others.
+        found = {} if len(served) == MAX_WORKFLOWS else {name: found[name] for name in found if name not in served}
+    return found
 
 
 async def open_questions(bus: Source, *, shown: bool = False) -> list[Question]:
@@ -285,6 +305,7 @@ def _waiting(
     held: Sequence[HoldRecord],
     interrupted: Sequence[SessionRecord],
     tasks: Sequence[TaskRecord],
+    unserved: Mapping[str, int],
     queues: Sequence[tuple[QueueDepth, int]],
 ) -> list[Waiting]:
     return [
@@ -301,6 +322,10 @@ def _waiting(
         *(
             Waiting("task", one.id, one.updated, one.status, f"agentbus task continue {one.id}")
             for one in tasks if one.status == "halted"
+        ),
+        *(
+            Waiting("workflow", name, since, "no running worker has it", f"agentbus worker MODULE:{quote(name)}")
+            for name, since in unserved.items()
         ),
         *(
             Waiting("queue", one.recipient, since, f"{one.queued} queued",

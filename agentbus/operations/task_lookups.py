@@ -193,6 +193,12 @@ def unsettled_steps(limit: int, now: Now) -> Op[list[tuple[str, str, int]]]:
     return [(task, key, since) for task, key, since in rows]
 
 
+def served_workflows(limit: int, now: Now) -> Op[list[str]]:
+    """Return the workflows that live workers announce."""
+    rows = yield Query("workflow_served", (limit,))
+    return [name for (name,) in rows]
+
+
 class UnreceivedSignal(msgspec.Struct, frozen=True):
     """A signal that was sent to a task, and that it has not received."""
 

@@ -86,8 +86,12 @@ def test_a_pending_task_says_why_nothing_happens(shell: Shell) -> None:
     start(shell, "feature", "login", id="f-1")
     start(shell, "feature", "login", id="f-2", delay=3600)
     assert shell.run("task", "show", "f-1").err == "no worker is running; start one: agentbus worker MODULE:WORKFLOW\n"
-    shell.say("register", "w", "--type", "worker", "--capability", "docs")
-    assert shell.run("task", "show", "f-1").err == "no running worker has the workflow feature, only docs\n"
+    shell.say("register", "w", "--type", "worker", "--capability", "feature")
+    assert shell.run("task", "show", "f-1").err == "no worker is running; start one: agentbus worker MODULE:WORKFLOW\n"
+    waiting = {"kind": "workflow", "name": "feature", "what": "no running worker has it"}
+    command = "agentbus worker MODULE:feature"
+    (found,) = shell.told("status")["waiting"]
+    assert found == {**waiting, "since": found["since"], "command": command}
     assert re.fullmatch(r"f-2 is delayed until \S+Z\n", shell.run("task", "show", "f-2").err)
     code, shown = on_terminal(shell, "task", "list")
     assert (code, uncoloured(shown).count("delayed until")) == (0, 1)

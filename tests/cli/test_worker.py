@@ -110,6 +110,7 @@ def test_starting_an_unknown_workflow_prints_a_note(works: Shell) -> None:
         assert works.run("task", "start", "docs", "--id", "d-1").err == ""
         told = works.run("task", "start", "dosc", "--id", "d-2")
         assert (told.code, told.err.endswith(" dosc, only docs, feature\n")) == (0, True)
+        assert [one["name"] for one in works.told("status")["waiting"] if one["kind"] == "workflow"] == ["dosc"]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])

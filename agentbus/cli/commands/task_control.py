@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from agentbus.records import ApprovalRecord, TaskRecord
 
 _POLICY_HELP = "if a dependency fails or is stopped: wait until it completes (block), or stop the task (cancel)"
-_MAX_WORKERS = 100
-"""Workers whose workflows are compared."""
 
 
 def start(call: Call) -> Result:
@@ -230,17 +228,14 @@ def look_for_workers(call: Call, workflow: str | None = None) -> None:
     """Print a note if no running worker can execute the workflow."""
     if call.arguments.quiet:
         return
-    workers = call.bus.do(call.bus.agents.list(type="worker", status="running", limit=_MAX_WORKERS))
-    known = sorted({name for worker in workers.items for name in worker.capabilities})
-    if not workers.items:
+    from agentbus.api.overview import MAX_WORKFLOWS
+    from agentbus.operations.task_lookups import served_workflows
+
+    served = call.bus.read(served_workflows, MAX_WORKFLOWS)
+    if not served:
         call.note("no worker is running; start one: agentbus worker MODULE:WORKFLOW")
-    elif (
-        workflow
-        and workflow not in known
-        and workers.cursor is None
-        and all(worker.capabilities for worker in workers.items)
-    ):
-        call.note(f"no running worker has the workflow {workflow}, only {', '.join(known)}")
+    elif workflow and workflow not in served and len(served) < MAX_WORKFLOWS:
+        call.note(f"no running worker has the workflow {workflow}, only {', '.join(served)}")
 
 
 def _by(parser: ArgumentParser, decides: bool = False) -> None:

@@ -435,6 +435,14 @@ FROM tasks /* sqlite: INDEXED BY tasks_leased */ WHERE status = 'running' AND le
 -- Remove the workflows of agents whose incarnation has ended.
 DELETE FROM workflows WHERE agent /* in: $1 */;
 
+-- name: workflow_served
+-- The workflows that running agents have announced, at most $1.
+SELECT DISTINCT workflows.workflow
+FROM workflows JOIN agents ON agents.id = workflows.agent
+WHERE agents.status IN ('running', 'suspect')
+ORDER BY workflows.workflow
+LIMIT $1;
+
 -- name: workflow_signatures
 -- The signatures of these workflows that running agents have announced.
 SELECT workflows.workflow, workflows.agent, workflows.signature
