@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from agentbus.errors import (
     AgentBusError,
     InvalidInput,
+    NotFound,
     NothingHeld,
     RequestTimedOut,
     UnknownApproval,
@@ -90,6 +94,15 @@ def missing(error: AgentBusError) -> AgentBusError:
     """Return the error with the exit code of a query that found nothing."""
     error.__dict__["exit_code"] = NOTHING
     return error
+
+
+@contextmanager
+def querying() -> Iterator[None]:
+    """Give the errors of a query about something that does not exist the exit code for that."""
+    try:
+        yield
+    except NotFound as error:
+        raise missing(error) from None
 
 
 def from_os_error(error: OSError) -> AgentBusError:

@@ -111,7 +111,7 @@ def test_a_life_that_is_over_keeps_nothing_more(agent: Shell) -> None:
         (("checkpoint", "create", "x", "1", "--keep", "0"), 2, "out_of_range"),
         (("checkpoint", "show", "x"), 2, "usage"),
         (("checkpoint", "show", "0"), 2, "out_of_range"),
-        (("checkpoint", "verify", "7"), 1, "unknown_checkpoint"),
+        (("checkpoint", "verify", "7"), 4, "unknown_checkpoint"),
         (
             (
                 "checkpoint",
@@ -124,6 +124,8 @@ def test_a_life_that_is_over_keeps_nothing_more(agent: Shell) -> None:
         (("document", "save", "plan"), 2, "usage"),
         (("document", "save", "plan", "@none"), 2, "usage"),
         (("document", "save", "plan", "1", "--session", "none"), 1, "unknown_session"),
+        (("document", "show", "plan", "--session", "none"), 4, "unknown_session"),
+        (("document", "list", "--session", "none"), 4, "unknown_session"),
         (("document", "show", "none"), 4, "unknown_document"),
         (("document", "show", "none", "--version", "0"), 2, "out_of_range"),
         (("document", "history", "none"), 4, "unknown_document"),

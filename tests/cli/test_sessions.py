@@ -152,6 +152,7 @@ def test_what_was_done_is_told_in_lines(shell: Shell) -> None:
         (("start", "planning", "--id", "over"), 1, "session_ended"),
         (("status",), 2, "usage"),
         (("status", "nothing"), 4, "unknown_session"),
+        (("participants", "nothing"), 4, "unknown_session"),
         (("list", "--status", "asleep"), 2, "out_of_range"),
         (("list", "--stale", "-1"), 2, "out_of_range"),
         (("list", "--stale", "1", "--status", "active"), 2, "usage"),

@@ -68,7 +68,7 @@ def test_a_task_says_why_it_waits_and_receives_what_the_shell_sends(shell: Shell
     assert "o-1 waits for the signal payment" in text
     assert shell.say("task", "query", "o-1", "stage") == '{"open":2}'
     assert (shown["signals"], "not received" in text) == ([], False)
-    shell.say("task", "signal", "o-1", "pyment", "1", "--by", "bob")
+    assert shell.draw("task", "signal", "o-1", "pyment", "1", "--by", "bob").out == "sent pyment to o-1\n"
     (lost,) = shell.told("task", "show", "o-1")["signals"]
     assert (lost["name"], lost["signal_id"], lost["sender"]) == ("pyment", "s-1", "bob")
     assert "\nsignal\tpyment\ts-1\tbob\t" in shell.say("task", "show", "o-1")
@@ -76,7 +76,9 @@ def test_a_task_says_why_it_waits_and_receives_what_the_shell_sends(shell: Shell
 
     made = shell.told("task", "signal", "o-1", "payment", '{"paid": 12}', "--signal-id", "p-1", "--by", "ada")
     assert made == {"task": "o-1", "name": "payment", "signal_id": "p-1", "duplicate": False}
-    assert shell.say("task", "signal", "o-1", "payment", '{"paid": 12}', "--signal-id", "p-1") == "p-1"
+    again = ("task", "signal", "o-1", "payment", '{"paid": 12}', "--signal-id", "p-1")
+    assert shell.say(*again) == "p-1"
+    assert shell.draw(*again).out == "p-1 was sent before\n"
     work(shell)
     shown = shell.told("task", "show", "o-1")
     assert (shown["task"]["waits"], [one["name"] for one in shown["signals"]]) == (["message"], ["pyment"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.cli.arguments import JSON_HELP, paging, snapshot, text_option
 from agentbus.cli.context import Call, Command
-from agentbus.cli.errors import FAILED, NothingThere, Usage, missing
+from agentbus.cli.errors import FAILED, NothingThere, Usage, missing, querying
 from agentbus.cli.output import Done, Notice, One, Result, Rows, bare, counted
 from agentbus.errors import UnknownCheckpoint
 
@@ -86,7 +86,8 @@ def restore(call: Call) -> Result:
 
 
 def verify(call: Call) -> Result:
-    checks = call.bus.do(call.bus.checkpoints.verify(call.arguments.id, call.arguments.root))
+    with querying():
+        checks = call.bus.do(call.bus.checkpoints.verify(call.arguments.id, call.arguments.root))
     wrong = any(check.status != "ok" for check in checks)
     empty = "the checkpoint refers to no files"
     return Rows(checks, ("path", "status:status"), paged=False, code=FAILED if wrong else 0, empty=empty)

@@ -7,7 +7,7 @@ from typing import Any
 
 from agentbus.cli.arguments import JSON_HELP, snapshot, text_option
 from agentbus.cli.context import Call, Command
-from agentbus.cli.errors import Usage, missing
+from agentbus.cli.errors import Usage, missing, querying
 from agentbus.cli.output import Done, Notice, Result, Rows, bare
 from agentbus.errors import UnknownDocument
 
@@ -31,20 +31,23 @@ def save(call: Call) -> Result:
 
 def show(call: Call) -> Result:
     given = call.arguments
-    record = call.bus.do(_document(call).record(given.version))
+    with querying():
+        record = call.bus.do(_document(call).record(given.version))
     if record is None:
         raise missing(UnknownDocument(session=_session(call), name=given.name))
     return Notice(record, bare(record.value))
 
 
 def listed(call: Call) -> Result:
-    session = call.bus.do(call.bus.sessions.open(_session(call)))
+    with querying():
+        session = call.bus.do(call.bus.sessions.open(_session(call)))
     return Rows(call.bus.do(session.documents()), COLUMNS, paged=False, empty="the session has no documents")
 
 
 def history(call: Call) -> Result:
     given = call.arguments
-    found = call.bus.do(_document(call).history(given.limit))
+    with querying():
+        found = call.bus.do(_document(call).history(given.limit))
     if not found:
         raise missing(UnknownDocument(session=_session(call), name=given.name))
     return Rows(found, ("version", "author", "created:time"), paged=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 from agentbus.cli.arguments import JSON_HELP, json_value, minutes, paging
 from agentbus.cli.context import Call, Command
-from agentbus.cli.errors import Usage, echoed, missing
+from agentbus.cli.errors import Usage, echoed, missing, querying
 from agentbus.cli.output import CONFIRMED, Done, Result, Rows, is_terminal
 from agentbus.errors import UnknownSession
 
@@ -198,7 +198,8 @@ def fail(call: Call) -> Result:
 def participants(call: Call) -> Result:
     """List the members of the meetings of a session."""
     name, only = chosen(call), call.arguments.meeting
-    meetings = call.bus.do(call.bus.do(call.bus.sessions.open(name)).meetings())
+    with querying():
+        meetings = call.bus.do(call.bus.do(call.bus.sessions.open(name)).meetings())
     rows = [
         {
             "meeting": meeting.name,

@@ -6,10 +6,9 @@ from argparse import ArgumentParser
 
 from agentbus.cli.arguments import JSON_HELP, payload, text_option
 from agentbus.cli.context import Call, Command
-from agentbus.cli.errors import missing
+from agentbus.cli.errors import querying
 from agentbus.cli.operators import sender
-from agentbus.cli.output import Notice, Result, Rows, bare
-from agentbus.errors import NotExposed, UnknownTask
+from agentbus.cli.output import Done, Notice, Result, Rows, bare
 
 VALUES = ("name", "value:json")
 
@@ -21,18 +20,17 @@ def signal(call: Call) -> Result:
             given.task, given.name, payload(call, "value"), signal_id=given.signal_id, by=sender(call)
         )
     )
-    return Notice(receipt, receipt.signal_id)
+    done = f"{receipt.signal_id} was sent before" if receipt.duplicate else f"sent {receipt.name} to {receipt.task}"
+    return Done(receipt, done, receipt.signal_id)
 
 
 def query(call: Call) -> Result:
     given = call.arguments
-    try:
+    with querying():
         if given.name is not None:
             found = call.bus.do(call.bus.tasks.query(given.task, given.name))
             return Notice({"name": given.name, "value": found}, bare(found))
         values = call.bus.do(call.bus.tasks.query(given.task))
-    except (NotExposed, UnknownTask) as error:
-        raise missing(error) from None
     rows = [{"name": name, "value": found} for name, found in values.items()]
     return Rows(rows, VALUES, paged=False, empty=f"{given.task} has exposed no values")
 
