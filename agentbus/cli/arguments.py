@@ -168,6 +168,14 @@ _UNITS = {"ms": 1, "s": 1000, "min": 60_000, "m": 60_000, "h": 3_600_000, "d": 8
 _EXAMPLES = {1: "30 (seconds)", 60: "30 (minutes)", 3600: "12 (hours)", 86_400: "7 (days)"}
 
 
+def number(text: str) -> int | float:
+    """Return a number."""
+    found = _number(text)
+    if found is None:
+        raise ArgumentTypeError(f"{echoed(text)} is not a number")
+    return found
+
+
 def amount(text: str) -> int | float | str:
     """Return a number, or ``none``."""
     found = text if text == "none" else _number(text)

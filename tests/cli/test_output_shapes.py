@@ -54,6 +54,7 @@ CALLS: list[tuple[str, tuple[str, ...], int]] = [
     ("state get nothing", ("state", "get", "none"), 4),
     ("state list", ("state", "list"), 0),
     ("state watch", ("state", "watch", "--max", "1"), 0),
+    ("state increment", ("state", "increment", "k"), 0),
     ("state delete", ("state", "delete", "k"), 0),
     ("agents list", ("agents", "list"), 0),
     ("agents show", ("agents", "show", "a"), 0),

@@ -127,7 +127,7 @@ def test_prime_can_be_played_literally_on_a_new_bus(shell: Shell) -> None:
     assert len(lines) > 20
     assert next(messages, None) is None
     assert done.stdout == b"", done.stderr
-    assert re.fullmatch(rb"not seen: executor-1 is running, .*\n", done.stderr)
+    assert re.fullmatch(rb"not seen: executor-1 is running, .*\n(no worker is running; .*\n){2}", done.stderr)
     with open_bus(shell.directory / ".agentbus") as bus:
         answer = bus.agent("executor-1").in_hand() or bus.agent("executor-1").peek(10)
         assert any(one.type == "completion_notification" for one in answer)

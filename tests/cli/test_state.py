@@ -41,6 +41,17 @@ def test_another_scope_is_named(agent: Shell) -> None:
     assert agent.json("state", "set", "k", "1", "--of", "session:none", agent="a", code=1)["code"] == "unknown_session"
 
 
+def test_a_number_is_added_to_an_entry(agent: Shell) -> None:
+    assert agent.say("state", "increment", "build", "--of", "counters", agent="a") == "1"
+    assert agent.json("state", "increment", "build", "2.5", "--of", "counters") == {"key": "build", "value": 3.5}
+    assert agent.say("state", "increment", "build", "-4.5", "--of", "counters", "--ttl", "60", agent="a") == "-1.0"
+    assert agent.json("state", "get", "build", "--of", "counters")["expires"] is not None
+    assert agent.refused("state", "increment", "build", "x", agent="a", code=2)["code"] == "usage"
+    assert agent.refused("state", "increment", "build", "nan", agent="a", code=2)["code"] == "out_of_range"
+    agent.say("state", "set", "text", '"x"', agent="a")
+    assert agent.refused("state", "increment", "text", agent="a", code=1)["code"] == "wrong_state"
+
+
 def test_a_version_can_be_asked_for(agent: Shell) -> None:
     assert agent.say("state", "set", "leader", "1", "--if-version", "0", agent="a") == "1"
     error = agent.json("state", "set", "leader", "2", "--if-version", "0", agent="a", code=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import Any
 
-from agentbus.cli.arguments import JSON_HELP, paging, payload, seconds, text_option
+from agentbus.cli.arguments import JSON_HELP, number, paging, payload, seconds, text_option
 from agentbus.cli.context import Call, Command, ending_cleanly
 from agentbus.cli.errors import NOTHING, NoIdentity, NothingThere
 from agentbus.cli.output import CONFIRMED, Done, Notice, Result, Rows, bare
@@ -38,6 +38,13 @@ def put(call: Call) -> Result:
     )
     done = f"set {given.key} of {given.of or call.me.id}, version {version}"
     return Done({"key": given.key, "version": version}, done, str(version))
+
+
+def increment(call: Call) -> Result:
+    given = call.arguments
+    total = call.bus.do(_state(call).increment(given.key, given.by, ttl=given.ttl))
+    done = f"{given.key} of {given.of or call.me.id} is {total}"
+    return Done({"key": given.key, "value": total}, done, str(total))
 
 
 def delete(call: Call) -> Result:
@@ -96,6 +103,12 @@ def _version(parser: ArgumentParser) -> None:
     )
 
 
+def _increment(parser: ArgumentParser) -> None:
+    _key(parser)
+    parser.add_argument("by", nargs="?", type=number, default=1, help="the number to add (default 1)")
+    parser.add_argument("--ttl", type=seconds, metavar="S", help="time to live in seconds (default: as it is)")
+
+
 def _delete(parser: ArgumentParser) -> None:
     _key(parser)
     _version(parser)
@@ -128,6 +141,10 @@ COMMANDS = {
         put, "Set an entry, permanently or with a time to live.",
         "agentbus state set scope '{\"files\": 12}' --ttl 3600", _put,
         output="plain output: its version",
+    ),
+    "state increment": Command(
+        increment, "Add a number to an entry, atomically. A missing entry counts as 0.",
+        "agentbus state increment build --of counters", _increment, output="plain output: the sum",
     ),
     "state delete": Command(
         delete, "Delete an entry. Exit code 4 if it does not exist.", "agentbus state delete scope", _delete,
