@@ -51,6 +51,12 @@ def read_writer_load(_: None, now: Now) -> Op[WriterLoad]:
     return WriterLoad(sum(minutes.values()) / 1000 / _MINUTES, writers)
 
 
+def get_pid(process: int, now: Now) -> Op[int | None]:
+    """Return the pid of a process; None if the process is not on record."""
+    rows = yield Query("process_pid", (process,))
+    return rows[0][0] if rows else None
+
+
 def _recent_lock_waits(now: Now) -> Op[dict[int, int]]:
     """Return milliseconds by minute. Minutes in the future, left by a clock that was set back, are ignored."""
     rows = yield Query("meta_get", (_WAITS,))

@@ -132,6 +132,7 @@ async def sweep(shell: Shell) -> None:
 async def test_an_agent_with_a_pid_lives_as_long_as_that_process(shell: Shell) -> None:
     with stranger() as process:
         shell.say("register", "w1", "--type", "worker", "--pid", str(process.pid), "--patience", "0.01")
+        assert shell.json("agents", "show", "w1")["pid"] == process.pid
         shell.register("w2")
         shell.say("send", "w1", "note", "1", agent="w2")
         assert shell.say("receive", agent="w1")

@@ -231,9 +231,11 @@ def show(call: Call) -> Result:
     if record is None:
         raise missing(UnknownAgent(agent=call.arguments.id))
     from agentbus.operations.lookups import last_seen
+    from agentbus.operations.processes import get_pid
 
     seen = call.bus.read(last_seen, [record])[record.id]
-    fields = {**to_builtins(record), "seen": seen.at}
+    pid = None if record.process is None else call.bus.read(get_pid, record.process)
+    fields = {**to_builtins(record), "seen": seen.at, "pid": pid}
     # The awake clock means nothing outside the bus.
     return One(fields, shown={"busy_until": seen.busy_until}, hidden=("last_call",))
 

@@ -9,6 +9,10 @@ RETURNING id;
 SELECT id, host, pid, started, bell FROM processes
 WHERE status = 'live' AND id <> $1 AND host = (SELECT host FROM processes WHERE id = $1);
 
+-- name: process_pid
+-- The pid of a process.
+SELECT pid FROM processes WHERE id = $1;
+
 -- name: process_others
 -- All other live processes, with their last heartbeat and its interval.
 SELECT id, host, pid, started, bell, watched, beat, every FROM processes WHERE status = 'live' AND id <> $1 ORDER BY id;
