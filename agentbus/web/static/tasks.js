@@ -45,7 +45,7 @@ function Why({ task, approvals }) {
     const [kind, ...rest] = wait.split(":");
     const name = rest.join(":");
     if (kind === "approval") {
-      const one = approvals.find((found) => found.key === name && found.status === "open");
+      const one = approvals.find((one) => one.key === name && one.status === "open" && !one.superseded);
       lines.push(["ask", html`a person must decide <b><${Text} v=${name} /></b>${one && html`, asked <${Ago} at=${one.created} />${one.expires && html`, expires <${Ago} at=${one.expires} future />`}`}`, one]);
     } else if (kind === "task") lines.push(["info", html`the sub-task <${Ref} kind="task" id=${name} /> must end`]);
     else if (kind === "step") lines.push(["warn", html`an operator must settle <b><${Text} v=${name} /></b>: its worker was lost while it ran, and it must run only once`, null, name]);

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -449,6 +450,27 @@ async def charge(amount: int) -> int:
 @agentbus.workflow("payment")
 async def payment(task: Task, amount: int) -> int:
     return await task.step("charge", charge, amount, once=True)
+
+
+@agentbus.workflow("reviewed")
+async def reviewed(task: Task) -> None:
+    await task.step("plan", lambda: 1)
+    await task.approval("plan")
+
+
+@pytest.mark.one_engine
+async def test_a_question_asked_again_shows_when_it_was_asked_again(real_bus: Bus, visiting: Visiting) -> None:
+    await real_bus.tasks.start(reviewed, id="r-1")
+    await real_bus.tasks.run_worker(reviewed, until_idle=True)
+    (first,) = await real_bus.tasks.approvals("r-1")
+    await real_bus.tasks.redo("r-1", "plan", by="ada")
+    await real_bus.tasks.run_worker(reviewed, until_idle=True)
+    (open_one,) = await real_bus.tasks.approvals("r-1")
+    assert open_one.created > first.created
+    async with serving(real_bus) as client, visiting(client) as visit:
+        page = await visit.go("tasks/r-1", wait=".why time")
+        shown = await page.locator(".why time").first.get_attribute("datetime")
+    assert shown == datetime.fromtimestamp(open_one.created / 1000, UTC).isoformat(timespec="milliseconds")[:-6] + "Z"
 
 
 @pytest.mark.one_engine
