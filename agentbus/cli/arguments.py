@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from agentbus.cli.errors import InvalidJSON, NotText, Usage, echoed
-from agentbus.core.validation import MAX_SECONDS
+from agentbus.core.validation import MAX_PAYLOAD, MAX_SECONDS
 from agentbus.errors import OutOfRange, PayloadTooLarge, SnapshotTooLarge
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 _INDENTED = 16
 """The input may be this many times as large as the value: the limit applies to JSON without spaces."""
-_LIMIT = 32 * 1024 * 1024
-"""The limit of values that are neither payloads nor snapshots."""
 _MARK = b"\xef\xbb\xbf"
 """A byte order mark, which some editors write."""
 JSON_HELP = "JSON, @FILE, or - to read standard input"
@@ -30,7 +28,7 @@ def json_value(
     *,
     as_text: bool = False,
     texts: bool = False,
-    limit: int = _LIMIT,
+    limit: int = MAX_PAYLOAD,
     too_large: type[PayloadTooLarge] | type[SnapshotTooLarge] = PayloadTooLarge,
 ) -> Any:
     """Return the value of an argument: JSON, ``@file``, or ``-`` for standard input. None for None.
@@ -65,6 +63,11 @@ def json_value(
         return msgspec.json.decode(found)
     except (msgspec.DecodeError, RecursionError) as error:
         raise _invalid(found, what, error, _advice(text, texts)) from None
+
+
+def option(call: Call, text: str | None) -> Any:
+    """Return the value of an option that is JSON, at most ``max_payload`` bytes of it."""
+    return json_value(text, limit=call.settings["max_payload"])
 
 
 def payload(call: Call, name: str = "payload") -> Any:

@@ -81,6 +81,13 @@ def test_a_payload_that_must_be_too_large_is_not_read(pair: Shell) -> None:
     error = pair.refused("send", "b", "note", "@hole", agent="a", code=2)
     assert (error["code"], "4294967296 bytes" in error["message"]) == ("payload_too_large", True)
     assert pair.refused("document", "save", "plan", "@hole", agent="a", code=2)["code"] == "snapshot_too_large"
+    with open(pair.directory / "hole", "wb") as file:
+        file.truncate(17 * 1024**2)
+    for words in (
+        ("register", "c", "--type", "worker", "--metadata"), ("session", "start", "planning", "--metadata"),
+        ("task", "start", "feature", "--context"), ("task", "start", "--manual", "fix"),
+    ):  # fmt: skip
+        assert pair.refused(*words, "@hole", code=2)["code"] == "payload_too_large"
     # Indented JSON may be larger than the payload.
     pair.say("send", "b", "note", "-", agent="a", input=b"[1,\n" + b" " * 5000 + b"2]")
     assert pair.run("send", "b", "note", "-", "--text", agent="a", input=b"x" * 1100).code == 2

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from argparse import ArgumentParser, Namespace
+from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from msgspec import to_builtins
 
-from agentbus.cli.arguments import json_value, paging, seconds
+from agentbus.cli.arguments import option, paging, seconds
 from agentbus.cli.context import Call, Command
 from agentbus.cli.errors import NOTHING, missing
 from agentbus.cli.output import CONFIRMED, Done, One, Result, Rows
@@ -28,7 +28,7 @@ def register(call: Call) -> Result:
         type=given.type,
         pid=given.pid,
         **({} if given.patience is None else {"patience": given.patience}),
-        **about(given),
+        **about(call),
     )
     found = agent.registration
     restored = None if found.restored is None else {"id": found.restored.id, "name": found.restored.name}
@@ -44,7 +44,7 @@ def expect(call: Call) -> Result:
 
     given = call.arguments
     known = call.bus.do(call.bus.agents.get(given.id))
-    options = cast("ProfileOptions", _profile(given))
+    options = cast("ProfileOptions", _profile(call))
     request = expectation(call.bus._max_payload, given.id, given.type, given.session, given.within, options)
     found = call.bus.do(register_agent(call.bus._engine, request))
     record = call.bus.do(call.bus.agents.get(found.agent))
@@ -64,16 +64,18 @@ def _expect(parser: ArgumentParser) -> None:
     profile_options(parser)
 
 
-def about(given: Namespace) -> dict[str, Any]:
+def about(call: Call) -> dict[str, Any]:
     """Return the arguments of ``register`` that the options of ``about_options`` give."""
+    given = call.arguments
     return {
         "session": given.session, "pools": given.pool or (), "topics": given.topic or (),
-        "takeover": given.takeover, **_profile(given),
+        "takeover": given.takeover, **_profile(call),
     }  # fmt: skip
 
 
-def _profile(given: Namespace) -> dict[str, Any]:
-    metadata = json_value(given.metadata)
+def _profile(call: Call) -> dict[str, Any]:
+    given = call.arguments
+    metadata = option(call, given.metadata)
     found = {
         name: value
         for name in ("name", "milestone", "parent", "model", "prompt", "load", "estimate")

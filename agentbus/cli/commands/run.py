@@ -99,7 +99,7 @@ def _job(call: Call) -> Job:
     check_range(given.restart, "restart", 0, MAX_RESTARTS)
     check_seconds(given.pause, "pause")
     _check_command(given.command[0])
-    options = about(given)
+    options = about(call)
     id = _id(call)
     options.setdefault("parent", _caller(id))
     return Job(

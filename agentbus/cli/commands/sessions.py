@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 from collections.abc import Sequence
 from typing import Any
 
-from agentbus.cli.arguments import JSON_HELP, json_value, minutes, paging
+from agentbus.cli.arguments import JSON_HELP, minutes, option, paging
 from agentbus.cli.context import Call, Command
 from agentbus.cli.errors import Usage, echoed, missing, querying
 from agentbus.cli.output import CONFIRMED, Done, Result, Rows, is_terminal
@@ -31,7 +31,7 @@ def start(call: Call) -> Result:
         milestone=given.milestone,
         id=given.id,
         expects=_expected(given.expect),
-        metadata=json_value(given.metadata),
+        metadata=option(call, given.metadata),
         member=None if elsewhere is not None else me,
     )
     if begun.continued and not is_terminal():
@@ -217,7 +217,7 @@ def participants(call: Call) -> Result:
 
 def finish(call: Call) -> Result:
     given = call.arguments
-    name, result = chosen(call, given.session), json_value(given.result)
+    name, result = chosen(call, given.session), option(call, given.result)
     if call.visitor is not None:
         # Rejects a fenced agent.
         call.visitor.heartbeat()

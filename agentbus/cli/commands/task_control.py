@@ -6,7 +6,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from typing import TYPE_CHECKING, Any
 
-from agentbus.cli.arguments import JSON_HELP, ask_reason, json_value, seconds, text_option
+from agentbus.cli.arguments import JSON_HELP, ask_reason, json_value, option, seconds, text_option
 from agentbus.cli.context import Call, Command
 from agentbus.cli.errors import Usage, echoed
 from agentbus.cli.operators import caller, require_operator
@@ -39,8 +39,8 @@ def start(call: Call) -> Result:
             name=given.name,
             session=given.session or _own_session(call),
             auto=given.auto,
-            context=json_value(given.context),
-            settings=json_value(given.settings),
+            context=option(call, given.context),
+            settings=option(call, given.settings),
             restarts=given.restarts,
             backoff=given.backoff,
             delay=given.delay,
@@ -67,11 +67,11 @@ def _add(call: Call) -> Result:
     made = call.bus.do(
         call.bus.tasks.add(
             given.workflow,
-            json_value(given.argument[0], as_text=given.text, texts=True) if given.argument else None,
+            _value(call, given.argument[0]) if given.argument else None,
             id=given.id,
             name=given.name,
             session=given.session or _own_session(call),
-            context=json_value(given.context),
+            context=option(call, given.context),
             priority=Priority.NORMAL if given.priority is None else given.priority,
             restarts=given.restarts,
             backoff=given.backoff,
@@ -192,9 +192,9 @@ def redo(call: Call) -> Result:
 def edit(call: Call) -> Result:
     given = call.arguments
     changes = {
-        "name": given.name, "context": json_value(given.context), "settings": json_value(given.settings),
+        "name": given.name, "context": option(call, given.context), "settings": option(call, given.settings),
         "restarts": given.restarts, "backoff": given.backoff, "max_losses": given.max_losses,
-        "arguments": json_value(given.arguments), "keywords": json_value(given.keywords),
+        "arguments": option(call, given.arguments), "keywords": option(call, given.keywords),
         "priority": given.priority, "after": given.after, "no_after": given.no_after,
         "on_failed_dependency": given.on_failed_dependency,
     }  # fmt: skip
