@@ -6,7 +6,7 @@ from argparse import ArgumentParser
 
 from agentbus.cli.arguments import JSON_HELP, json_value
 from agentbus.cli.context import Call, Command
-from agentbus.cli.errors import NothingThere
+from agentbus.cli.errors import NothingThere, echoed
 from agentbus.cli.output import CONFIRMED, Done, One, Result, Rows
 
 
@@ -24,7 +24,7 @@ def show(call: Call) -> Result:
     given = call.arguments
     found = [one for one in call.bus.types(given.kind) if one.name == given.name]
     if not found:
-        raise NothingThere(what=f"no type {given.name!r}", advice="agentbus types list shows the types")
+        raise NothingThere(what=f"no type {echoed(given.name)}", advice="agentbus types list shows the types")
     # A built-in type has no time of creation.
     return One(found[0], shown={"created": found[0].created or None})
 

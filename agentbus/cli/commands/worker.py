@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from agentbus.cli.arguments import seconds
 from agentbus.cli.context import Call, Command
-from agentbus.cli.errors import Usage
+from agentbus.cli.errors import Usage, echoed
 from agentbus.cli.output import Rows
 from agentbus.core.validation import LEASE, error_text
 from agentbus.errors import InvalidInput
+from agentbus.errors.base import shortened
 
 if TYPE_CHECKING:
     import asyncio
@@ -130,7 +131,9 @@ def _named(text: str) -> list[Workflow[..., Any]]:
     listed = f"it has {', '.join(sorted(known))}" if known else "it has no workflow: add @agentbus.workflow"
     if not mark:
         if not known:
-            raise NoWorkflow(what=text, reason="it has no workflow", advice="add @agentbus.workflow to a function")
+            raise NoWorkflow(
+                what=shortened(text), reason="it has no workflow", advice="add @agentbus.workflow to a function"
+            )
         return list({id(one): one for one in known.values()}.values())
     if name in known:
         return [known[name]]
@@ -139,9 +142,9 @@ def _named(text: str) -> list[Workflow[..., Any]]:
         return of_that_name[:1]
     if hasattr(module, name):
         raise NoWorkflow(
-            what=text, reason=f"{name} is not a workflow", advice=f"add @agentbus.workflow to it; {listed}"
+            what=shortened(text), reason=f"{name} is not a workflow", advice=f"add @agentbus.workflow to it; {listed}"
         )
-    raise NoWorkflow(what=text, reason=f"no {name or 'name'!r} in {module_name}", advice=listed)
+    raise NoWorkflow(what=shortened(text), reason=f"no {echoed(name or 'name')} in {module_name}", advice=listed)
 
 
 def _module(name: str, text: str) -> Any:
@@ -150,15 +153,15 @@ def _module(name: str, text: str) -> Any:
     if name.endswith(".py") or "/" in name or not all(part.isidentifier() for part in name.split(".")):
         dotted = name.removesuffix(".py").strip("./").replace("/", ".")
         raise NoWorkflow(
-            what=text, reason=f"{name!r} is not the name of a module",
-            advice=f"pass the name of a module and of a workflow: {dotted or 'flows'}:WORKFLOW",
+            what=shortened(text), reason=f"{echoed(name)} is not the name of a module",
+            advice=f"pass the name of a module and of a workflow: {shortened(dotted) or 'flows'}:WORKFLOW",
         )  # fmt: skip
     try:
         return import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (error.name == name or name.startswith(f"{error.name}.")):
             advice = "modules are searched in the working directory, then in the import path of Python"
-            raise NoWorkflow(what=text, reason=f"no module {error.name!r}", advice=advice) from error
+            raise NoWorkflow(what=shortened(text), reason=f"no module {echoed(error.name)}", advice=advice) from error
         raise _broken(text, error) from error
     except Exception as error:
         raise _broken(text, error) from error
@@ -171,7 +174,7 @@ def _broken(text: str, error: Exception) -> NoWorkflow:
     places = [frame for frame in extract_tb(error.__traceback__) if "importlib" not in frame.filename]
     where = f" ({places[-1].filename}, line {places[-1].lineno})" if len(places) > 1 else ""
     reason = f"its module cannot be imported: {error_text(error)}{where}"
-    return NoWorkflow(what=text, reason=reason, advice="--debug shows the traceback")
+    return NoWorkflow(what=shortened(text), reason=reason, advice="--debug shows the traceback")
 
 
 def _worker(parser: ArgumentParser) -> None:
