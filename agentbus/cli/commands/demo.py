@@ -26,26 +26,26 @@ def demo(call: Call) -> Result:
     import secrets
     import tempfile
 
-    from agentbus.cli.demo.team import Stage
+    from agentbus.cli.demo.team import Processes
 
     pace = call.arguments.pace
     check_seconds(pace, "pace")
-    stage = Stage()
+    processes = Processes()
     with ending_cleanly():
         try:
             if call.settings.sources["url"] == "option":
-                return Closing(_run_story(call, stage, call.settings["url"], f"-{secrets.token_hex(2)}", pace))
+                return Closing(_run_story(call, processes, call.settings["url"], f"-{secrets.token_hex(2)}", pace))
             with tempfile.TemporaryDirectory(prefix="agentbus-demo-") as directory:
                 try:
-                    return Closing(_run_story(call, stage, directory, "", pace))
+                    return Closing(_run_story(call, processes, directory, "", pace))
                 finally:
                     # A process that still writes would prevent the removal of the directory.
-                    stage.close()
+                    processes.close()
         finally:
-            stage.close()
+            processes.close()
 
 
-def _run_story(call: Call, stage: Any, url: str, suffix: str, pace: float) -> Figures:
+def _run_story(call: Call, processes: Any, url: str, suffix: str, pace: float) -> Figures:
     import logging
 
     import anyio
@@ -60,7 +60,7 @@ def _run_story(call: Call, stage: Any, url: str, suffix: str, pace: float) -> Fi
 
     async def run() -> Figures:
         async with connect(url, auto_resume=False) as bus:
-            return await Story(bus, stage, url, suffix, pace, narrate).run()
+            return await Story(bus, processes, url, suffix, pace, narrate).run()
 
     with interrupts_left_to_loop():
         return anyio.run(run)

@@ -1,6 +1,6 @@
 """The story of the demo: one worker of a team is killed, then all; no acknowledged work is lost or repeated.
 
-The narrator starts and kills processes, runs a monitor, and recovers the session. All figures are read from the bus.
+It starts and kills processes, runs a monitor, and recovers the session. All figures are read from the bus.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import anyio
 import msgspec
 
 from agentbus.api.bus import Bus
-from agentbus.cli.demo.team import Player, Stage, names
+from agentbus.cli.demo.team import DemoProcess, Processes, names
 from agentbus.core.addresses import pool
 from agentbus.errors import AgentBusError
 from agentbus.records import EventRecord, MessageRecord
@@ -61,9 +61,11 @@ class Figures(msgspec.Struct):
 class Story:
     """The sequence of the demo. ``narrate(chapter, text)`` is called for each step."""
 
-    def __init__(self, bus: Bus, stage: Stage, url: str, suffix: str, pace: float, narrate: Callable[[str, str], None]):
+    def __init__(
+        self, bus: Bus, processes: Processes, url: str, suffix: str, pace: float, narrate: Callable[[str, str], None]
+    ):
         self._bus = bus
-        self._stage = stage
+        self._processes = processes
         self._url = url
         self._suffix = suffix
         self._pace = pace
@@ -84,10 +86,10 @@ class Story:
             await self._finish()
         return await self._count(detected, interrupted, time.monotonic() - started)
 
-    async def _plan_and_work(self) -> list[Player]:
+    async def _plan_and_work(self) -> list[DemoProcess]:
         await self._bus.declare(pool(self._pool))
         team = await self._start()
-        pids = ", ".join(f"{player.name} {player.pid}" for player in team)
+        pids = ", ".join(f"{process.name} {process.pid}" for process in team)
         self._narrate("plan", f"{len(team)} processes: {pids}")
         await self._until(self._planned, "the plan exists")
         tasks = await self._plan()
@@ -98,7 +100,7 @@ class Story:
         self._narrate("work", f"{len(await self._counts())} of {len(tasks)} tasks completed")
         return team
 
-    async def _kill_one(self, team: list[Player]) -> float:
+    async def _kill_one(self, team: list[DemoProcess]) -> float:
         """Kill a worker during a task. Return the seconds until its death was detected."""
         victim = team[2]
         before = await self._held_by(victim.name)
@@ -116,14 +118,14 @@ class Story:
         self._narrate("work", f"{task} was redelivered; {author} completed it (delivery {record.attempts})")
         return detected
 
-    async def _kill_all(self, team: list[Player]) -> float:
+    async def _kill_all(self, team: list[DemoProcess]) -> float:
         half = len(await self._plan()) // 2
         await self._until(self._has_done(half), "half of the tasks is completed")
         since = self._now()
-        left = [player for player in team if player.code is None]
-        for player in left:
-            player.kill()
-        self._narrate("kill -9", f"all processes: {', '.join(player.name for player in left)}")
+        left = [process for process in team if process.code is None]
+        for process in left:
+            process.kill()
+        self._narrate("kill -9", f"all processes: {', '.join(process.name for process in left)}")
         event = await self._until(
             lambda: self._event("session_interrupted", self._session, since), "the session is interrupted"
         )
@@ -146,16 +148,16 @@ class Story:
 
     async def _finish(self) -> None:
         team = await self._start()
-        for player in team:
-            checkpoint, known = player.words("ready")[0]
+        for process in team:
+            checkpoint, known = process.reports("ready")[0]
             self._narrate(
-                "work", f"{player.name} is back (process {player.pid}), from checkpoint {checkpoint}: {known} tasks"
+                "work", f"{process.name} is back (process {process.pid}), from checkpoint {checkpoint}: {known} tasks"
             )
-        await self._until(lambda: _all(player.code is not None for player in team), "all processes have ended")
+        await self._until(lambda: _all(process.code is not None for process in team), "all processes have ended")
 
     async def _count(self, detected: float, interrupted: float, seconds: float) -> Figures:
         tasks, done = await self._plan(), await self._counts()
-        acknowledged = {task for player in self._stage.players for (task,) in player.words("done")}
+        acknowledged = {task for process in self._processes.started for (task,) in process.reports("done")}
         record = await self._bus.sessions.get(self._session)
         messages = [one for one in await self._messages() if one.payload["task"] in tasks]
         return Figures(
@@ -222,14 +224,15 @@ class Story:
 
     # Processes
 
-    async def _start(self) -> list[Player]:
-        coordinator = self._stage.start(self._coordinator, self._url, "coordinator", self._suffix)
+    async def _start(self) -> list[DemoProcess]:
+        coordinator = self._processes.start(self._coordinator, self._url, "coordinator", self._suffix)
         # The session that the workers join must exist.
-        await self._until(lambda: _all([coordinator.words("ready")]), "the coordinator is ready")
+        await self._until(lambda: _all([coordinator.reports("ready")]), "the coordinator is ready")
         workers = [
-            self._stage.start(name, self._url, "worker", self._suffix, name, str(self._pace)) for name in self._workers
+            self._processes.start(name, self._url, "worker", self._suffix, name, str(self._pace))
+            for name in self._workers
         ]
-        await self._until(lambda: _all(player.words("ready") for player in workers), "the workers are ready")
+        await self._until(lambda: _all(process.reports("ready") for process in workers), "the workers are ready")
         return [coordinator, *workers]
 
     async def _until(self, query: Callable[[], Awaitable[T | None]], what: str) -> T:

@@ -18,7 +18,7 @@ import agentbus
 from agentbus import Agent, Session
 
 
-class Player:
+class DemoProcess:
     """A process of the team, on the bus at ``url``. ``lines`` are the lines that it has printed."""
 
     def __init__(self, name: str, url: str, *arguments: str) -> None:
@@ -37,7 +37,7 @@ class Player:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def words(self, first: str) -> list[list[str]]:
+    def reports(self, first: str) -> list[list[str]]:
         """Return the rest of the lines that start with this word."""
         return [rest for word, *rest in list(self.lines) if word == first]
 
@@ -62,21 +62,21 @@ class Player:
             self.lines.append(line.split())
 
 
-class Stage:
+class Processes:
     """All processes that were started."""
 
     def __init__(self) -> None:
-        self.players: list[Player] = []
+        self.started: list[DemoProcess] = []
 
-    def start(self, name: str, url: str, *arguments: str) -> Player:
-        player = Player(name, url, *arguments)
-        self.players.append(player)
-        return player
+    def start(self, name: str, url: str, *arguments: str) -> DemoProcess:
+        process = DemoProcess(name, url, *arguments)
+        self.started.append(process)
+        return process
 
     def close(self) -> None:
         """End all processes."""
-        for player in self.players:
-            player.close()
+        for process in self.started:
+            process.close()
 
 
 TASKS = 24
@@ -154,12 +154,12 @@ async def work(suffix: str, name: str, pace: float) -> None:
 
 
 def report(*words: object) -> None:
-    """Print a line for the narrator. It is in the pipe when this returns."""
+    """Print a line for the process that runs the demo. It is in the pipe when this returns."""
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
-def exit_with_narrator() -> None:
-    """Exit when standard input ends: the narrator is gone."""
+def exit_when_input_ends() -> None:
+    """Exit when standard input ends: the process that runs the demo is gone."""
 
     def wait() -> None:
         while os.read(0, 4096):
@@ -170,7 +170,7 @@ def exit_with_narrator() -> None:
 
 
 def main(role: str, *arguments: Any) -> None:
-    exit_with_narrator()
+    exit_when_input_ends()
     if role == "coordinator":
         anyio.run(coordinate, *arguments)
     else:
