@@ -167,7 +167,7 @@ class Rows(Watchable):
 
     ``field:kind`` determines how a terminal shows a field; the kinds are status, time, percent, bytes, milliseconds,
     severity, command, flag, facts, json, prose (can be folded) and reason (prose that is never dropped). ``following``:
-    one record of a stream, shown without a heading. ``people`` maps a record to the columns of a terminal, by
+    one record of a stream, shown without a heading. ``terminal`` maps a record to the columns of a terminal, by
     ``field:kind``.
     """
 
@@ -181,7 +181,7 @@ class Rows(Watchable):
         whole: bool = False,
         one: bool = False,
         following: bool = False,
-        people: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+        terminal: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
         code: int = 0,
         empty: str = "no results",
     ) -> None:
@@ -192,7 +192,7 @@ class Rows(Watchable):
         self._whole = whole
         self._one = one
         self._following = following
-        self._people = people
+        self._terminal = terminal
         self._empty = empty
         self.code = code
 
@@ -220,9 +220,9 @@ class Rows(Watchable):
 
     def _terminal_columns(self) -> tuple[list[tuple[str, str]], list[dict[str, Any]]]:
         """Return the columns and rows of a terminal."""
-        if self._people is None or not self._rows:
+        if self._terminal is None or not self._rows:
             return self._columns, self._rows
-        seen = [self._people(row) for row in self._rows]
+        seen = [self._terminal(row) for row in self._rows]
         rows = [{name.partition(":")[0]: value for name, value in row.items()} for row in seen]
         return _named(list(seen[0])), rows
 

@@ -14,7 +14,7 @@ from agentbus.cli import rich_output
 from agentbus.cli.commands.events import _shown
 from agentbus.cli.commands.maintenance import Imported, _diagnosis, _named
 from agentbus.cli.commands.recovery import COLUMNS as INCOMPLETE
-from agentbus.cli.commands.recovery import _people, _plan
+from agentbus.cli.commands.recovery import _plan, _terminal
 from agentbus.cli.commands.tasks import ASKED
 from agentbus.cli.output import Result, Rows
 from agentbus.records import ImportProblem, ImportReport, RecoveryOption, RecoveryRecord, SessionRecord
@@ -91,7 +91,7 @@ def test_events_have_facts_that_can_be_read() -> None:
 
 def test_what_the_doctor_advises_stands_below_what_it_found() -> None:
     check = {"name": "disk", "status": "warning", "text": "3 MiB free", "fix": "make room"}
-    lines = drawn(Rows([check], ("status:status", "name", "text", "fix"), people=_diagnosis), 80)
+    lines = drawn(Rows([check], ("status:status", "name", "text", "fix"), terminal=_diagnosis), 80)
     assert [line.strip() for line in lines] == ["status   finding", "warning  disk: 3 MiB free", "→ make room"]
 
 
@@ -100,14 +100,14 @@ def test_of_who_is_incomplete_the_reason_is_seen_before_the_rest() -> None:
         "id": "executor-001", "type": "coordinator", "status": "failed", "session": "planning-001", "progress": 40,
         "note": NOTE, "updated": 0, "error": "the tests cannot be made to pass",
     }  # fmt: skip
-    lines = drawn(Rows([agent], INCOMPLETE, people=_people), 80)
+    lines = drawn(Rows([agent], INCOMPLETE, terminal=_terminal), 80)
     assert lines[0].split()[:4] == ["id", "status", "error", "updated"]
     assert lines[1].split()[:2] == ["executor-001", "failed"]
 
 
 def test_a_backup_is_shown_by_a_name_that_can_be_copied() -> None:
     backup = {"path": f"/a/{'long/' * 20}bus-20261116T100750.099Z-34e30170.db", "size": 10, "created": 0}
-    lines = drawn(Rows([backup], ("path", "size:bytes", "created:time"), people=_named), 80)
+    lines = drawn(Rows([backup], ("path", "size:bytes", "created:time"), terminal=_named), 80)
     assert lines[1].split()[0] == "bus-20261116T100750.099Z-34e30170.db"
 
 

@@ -207,7 +207,7 @@ def listed(call: Call) -> Result:
         )
     )
     return Rows(
-        with_seen(call.bus, page.items), COLUMNS, cursor=page.cursor, people=_people, empty="no matching agents"
+        with_seen(call.bus, page.items), COLUMNS, cursor=page.cursor, terminal=_terminal, empty="no matching agents"
     )
 
 
@@ -219,7 +219,7 @@ def with_seen(bus: BlockingBus, agents: Sequence[AgentRecord]) -> list[dict[str,
     return [{**to_builtins(agent), "seen": seen[agent.id].at} for agent in agents]
 
 
-def _people(agent: dict[str, Any]) -> dict[str, Any]:
+def _terminal(agent: dict[str, Any]) -> dict[str, Any]:
     """Return the columns of a terminal: the last sign of life instead of the last change of the record."""
     return {
         "id": agent["id"], "type": agent["type"], "status:status": agent["status"],
@@ -245,7 +245,7 @@ def show(call: Call) -> Result:
 def find(call: Call) -> Result:
     found = call.bus.do(call.bus.agents.find(call.arguments.capability, status=call.arguments.status))
     rows = with_seen(call.bus, found)
-    return Rows(rows, COLUMNS, people=_people, code=0 if found else NOTHING, empty="no matching agents")
+    return Rows(rows, COLUMNS, terminal=_terminal, code=0 if found else NOTHING, empty="no matching agents")
 
 
 def delete(call: Call) -> Result:
@@ -270,7 +270,7 @@ def clear(call: Call) -> Result:
 
 def _gone(agents: Sequence[str]) -> Result:
     rows = [{"id": id, "deleted": True} for id in agents]
-    return Rows(rows, ("id", "deleted"), paged=False, people=_deleted, empty="no agents deleted")
+    return Rows(rows, ("id", "deleted"), paged=False, terminal=_deleted, empty="no agents deleted")
 
 
 def _deleted(row: dict[str, Any]) -> dict[str, Any]:

@@ -34,15 +34,15 @@ def events(call: Call) -> Result | int:
 def _follow(call: Call, after: int | Literal["now"], wanted: dict[str, Any]) -> int:
     with ending_cleanly():
         for event in call.bus.events(after=after, follow=True, limit=call.arguments.max, **wanted):
-            call.emit(Rows([event], COLUMNS, paged=False, whole=True, one=True, following=True, people=_seen))
+            call.emit(Rows([event], COLUMNS, paged=False, whole=True, one=True, following=True, terminal=_terminal))
     return 0
 
 
 def _shown(found: list[Any]) -> Result:
-    return Rows(found, COLUMNS, paged=False, whole=True, people=_seen, empty="no matching events")
+    return Rows(found, COLUMNS, paged=False, whole=True, terminal=_terminal, empty="no matching events")
 
 
-def _seen(event: dict[str, Any]) -> dict[str, Any]:
+def _terminal(event: dict[str, Any]) -> dict[str, Any]:
     """Return the columns of a terminal: the subject in one word, and the facts without braces."""
     about = f"{event['subject_kind']}:{event['subject']}"
     return {

@@ -51,7 +51,7 @@ def backups(call: Call) -> Result:
     from agentbus.api.maintenance.backup import list_backups
 
     found = list_backups(call.settings["url"])
-    return Rows(found, ("path", "size:bytes", "created:time"), paged=False, people=_named, empty="no backups")
+    return Rows(found, ("path", "size:bytes", "created:time"), paged=False, terminal=_named, empty="no backups")
 
 
 def _named(backup: dict[str, Any]) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def doctor(call: Call) -> Result:
     checks = asyncio.run(agentbus.doctor(server or place, outgrown=capacity_bounds(call.settings)))
     failed = any(check.status == "error" for check in checks)
     columns = ("status:status", "name", "text", "fix")
-    return Rows(checks, columns, paged=False, people=_diagnosis, code=FAILED if failed else 0)
+    return Rows(checks, columns, paged=False, terminal=_diagnosis, code=FAILED if failed else 0)
 
 
 def _diagnosis(check: dict[str, Any]) -> dict[str, Any]:

@@ -208,10 +208,10 @@ def _counts(subject: str, title: str, counts: dict[str, int], column: str = "nam
 
 def listed(call: Call) -> Result:
     page = call.bus.do(call.bus.recovery.agents(cursor=call.arguments.cursor, limit=call.arguments.limit))
-    return Rows(page.items, COLUMNS, cursor=page.cursor, people=_people, empty="no incomplete agents")
+    return Rows(page.items, COLUMNS, cursor=page.cursor, terminal=_terminal, empty="no incomplete agents")
 
 
-def _people(agent: dict[str, Any]) -> dict[str, Any]:
+def _terminal(agent: dict[str, Any]) -> dict[str, Any]:
     """Return the columns of a terminal: status and error first."""
     columns = ("id", "status:status", "error:reason", "updated:time", "note", "progress:percent", "type", "session")
     return {column: agent[column.partition(":")[0]] for column in columns}

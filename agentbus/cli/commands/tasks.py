@@ -49,7 +49,7 @@ def listed(call: Call) -> Result | int:
                 limit=given.limit,
             )
         )
-        return Rows(page.items, COLUMNS, cursor=page.cursor, people=_seen, empty="no matching tasks")
+        return Rows(page.items, COLUMNS, cursor=page.cursor, terminal=_terminal, empty="no matching tasks")
 
     found = show_or_watch(call, look)
     if isinstance(found, int):
@@ -61,7 +61,7 @@ def listed(call: Call) -> Result | int:
     return found.code
 
 
-def _seen(task: dict[str, Any]) -> dict[str, Any]:
+def _terminal(task: dict[str, Any]) -> dict[str, Any]:
     """Return the columns of a terminal: waits as text, and the name only if it differs from the workflow."""
     from agentbus.api.overview import describe_waits
 
@@ -78,15 +78,15 @@ def _seen(task: dict[str, Any]) -> dict[str, Any]:
 
 def resumable(call: Call) -> Result:
     found = call.bus.do(call.bus.tasks.resumable(limit=call.arguments.limit))
-    return Rows(found, COLUMNS, paged=False, people=_seen, empty="no resumable tasks")
+    return Rows(found, COLUMNS, paged=False, terminal=_terminal, empty="no resumable tasks")
 
 
 def approvals(call: Call) -> Result:
     """List the open questions, with the commands that answer them."""
-    return Rows(_questions(call), ASKED, paged=False, people=_seen_question, empty="no open approvals")
+    return Rows(_questions(call), ASKED, paged=False, terminal=_terminal_question, empty="no open approvals")
 
 
-def _seen_question(row: dict[str, Any]) -> dict[str, Any]:
+def _terminal_question(row: dict[str, Any]) -> dict[str, Any]:
     """Return the columns of a terminal; the value to decide on is shortened, ``task show`` has all of it."""
     text = None if row.get("shown") is None else plain(row["shown"])
     short = text if text is None or len(text) <= _SHORT else f"{text[:_SHORT]}…"
