@@ -154,13 +154,13 @@ class _Directory(msgspec.Struct):
     pools: dict[str, int] = {}
     topics: dict[str, list[int]] = {}
     operators: dict[str, int] = {}
-    """The mailboxes of people."""
+    """The mailboxes of operators."""
     tasks: dict[str, TaskBox] = {}
     sent: dict[str, list[_Sent]] = {}
     new: dict[str, SendRequest] = {}
     """The requests of this batch by the ids that they use for the first time."""
-    impostors: Set[str] = frozenset()
-    """The names of people who steer that are those of agents."""
+    ambiguous_operators: Set[str] = frozenset()
+    """The operators who steer under the name of an agent."""
     threads: bool = False
     """True if a message is counted in its thread, or a person writes in one."""
 
@@ -290,15 +290,15 @@ def _look_up(requests: Sequence[SendRequest], now: Now) -> Op[_Directory]:
                     others.setdefault(kind, set()).add(to.name)
     queries = [agent_status_query(agents), Query("type_known", ("message", list(types))), Query("bus_quotas")]
     queries += _mailbox_queries(others)
-    people = _people(requests) if STEER in types else []
-    queries += [Query("agent_status", (name,)) for name in people]
+    operators = _operators(requests) if STEER in types else []
+    queries += [Query("agent_status", (name,)) for name in operators]
     if ids:
         queries.append(Query("message_by_message_id", (list(ids),)))
     answers = iter((yield from gather(*queries)))
     directory = _Directory(agent_statuses_from(next(answers)), dict(next(answers)), next(answers))
     if others:
         directory.add_mailboxes(others, answers)
-    directory.impostors = {name for name in people if next(answers)}
+    directory.ambiguous_operators = {name for name in operators if next(answers)}
     for row in next(answers) if ids else ():
         sent = _Sent(*row)
         directory.sent.setdefault(sent.message_id, []).append(sent)
@@ -310,14 +310,14 @@ def _look_up(requests: Sequence[SendRequest], now: Now) -> Op[_Directory]:
 _KINDS = frozenset({"pool", "topic", "task"})
 
 
-def _people(requests: Sequence[SendRequest]) -> list[str]:
-    """Return the names of the people who send these."""
+def _operators(requests: Sequence[SendRequest]) -> list[str]:
+    """Return the names of the operators who send these."""
     senders = {request.actor.agent for request in requests}
-    return sorted(_person(sender) for sender in senders if is_operator(sender))
+    return sorted(_operator_name(sender) for sender in senders if is_operator(sender))
 
 
-def _person(sender: str) -> str:
-    """Return the name of a person without ``operator:``; an agent's name may have its epoch appended."""
+def _operator_name(sender: str) -> str:
+    """Return the name of an operator without ``operator:``; an agent's name may have its epoch appended."""
     return sender.removeprefix(OPERATOR).partition("#")[0]
 
 
@@ -331,7 +331,7 @@ def _mailbox_queries(names: dict[str, set[str]]) -> Iterator[Query]:
         yield Query("mailbox_of_operators", (list(names["operator"]),))
 
 
-def _is_person(to: Address) -> bool:
+def _is_operator_address(to: Address) -> bool:
     return to.kind == "agent" and is_operator(to.name)
 
 
@@ -378,11 +378,11 @@ def _plan(request: SendRequest, directory: _Directory) -> Plan:
 
 def _may_steer(sender: str, directory: _Directory) -> bool:
     """Return True for a person whose name is not that of an agent."""
-    return is_operator(sender) and _person(sender) not in directory.impostors
+    return is_operator(sender) and _operator_name(sender) not in directory.ambiguous_operators
 
 
 def _unknown(to: Address, index: int) -> AgentBusError:
-    if _is_person(to):
+    if _is_operator_address(to):
         return UnknownOperator(operator=to.name, item=index)
     if to.kind == "task":
         return UnknownTask(task=to.name, item=index)
@@ -501,7 +501,7 @@ def reach(wanted: ReachQuery, now: Now) -> Op[Reach]:
     """Return when a recipient gets to see a message. Of several agents the one that is reached first counts; a pool or
     topic without any is reached when one is started. A person or a task declares nothing."""
     to = wanted.to
-    if to.kind == "task" or _is_person(to):
+    if to.kind == "task" or _is_operator_address(to):
         return Reach("unknown")
     rows = yield Query("agent_reach", (to.kind, to.name))
     urgent = wanted.priority >= Priority.HIGH
