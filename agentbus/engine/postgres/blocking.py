@@ -179,7 +179,7 @@ class BlockingPostgres:
         call = Call(operation, request, self._disk and (operation.durable if durable is None else durable))
         bells = self.run(runner.run([call], lock_timeout))
         self.contested = bool(bells.again)
-        if bells.channels and not bells.told:
+        if bells.channels and not bells.notified:
             with suppress(AgentBusError):
                 self.run(self._readers.ring(list(dict.fromkeys(bells.channels)), runner.process))
         if isinstance(call.outcome, BaseException):

@@ -249,7 +249,7 @@ async def open_bus_connection(address: Address, timeout: float, clock: Clock, *,
         terminate(connection)
         raise
     if isinstance(clock, ServerClock):
-        clock.told(moment)
+        clock.set(moment)
     return connection
 
 

@@ -178,7 +178,7 @@ class OfflinePostgres:
                 ((_, _, _, _, moment, *_),) = await self._readers.fetch("server_facts", self._address.schema)
             except AgentBusError as error:
                 return [SkippedCheck("server", error)]
-            self._clock.told(moment)
+            self._clock.set(moment)
         return await examine(self._readers, self._address)
 
     async def sizes(self) -> tuple[int, int]:

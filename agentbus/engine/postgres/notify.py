@@ -91,13 +91,13 @@ class Bell:
     def busy(self) -> bool:
         return self._task is not None and not self._task.done()
 
-    def ring(self, channels: Sequence[str], again: Sequence[str] = (), *, told: bool = False) -> None:
-        """Wake waiters here at once and in other processes soon, unless those were ``told``; the channels in
+    def ring(self, channels: Sequence[str], again: Sequence[str] = (), *, notified: bool = False) -> None:
+        """Wake waiters here at once and in other processes soon, unless those were ``notified``; the channels in
         ``again`` are rung once more shortly after."""
         if channels:
             self._last = self._loop.time()
             self._waiters.ring(channels)
-            if not told:
+            if not notified:
                 self._waiting.update(dict.fromkeys(channels))
                 self._work()
         if again:

@@ -237,26 +237,26 @@ class ServerClock:
 
     def __init__(self) -> None:
         self._ahead = time.time_ns() // 1_000_000 - _here()
-        self._told = -_FRESH
+        self._read_at = -_FRESH
 
     @property
     def is_fresh(self) -> bool:
         """Return True if the last reading is recent."""
-        return _here() - self._told < _FRESH
+        return _here() - self._read_at < _FRESH
 
     def now(self) -> Now:
         moment = _here() + self._ahead
         return Now(moment, moment, BOOT)
 
-    def told(self, moment: int) -> Now:
-        """Record a reading of the server's time."""
-        self._told = _here()
-        self._ahead = moment - self._told
+    def set(self, moment: int) -> Now:
+        """Set the clock to a reading of the server's time, and return it."""
+        self._read_at = _here()
+        self._ahead = moment - self._read_at
         return Now(moment, moment, BOOT)
 
     def forget(self) -> None:
         """Require a new reading: after a failover the server has another clock."""
-        self._told = _here() - _FRESH
+        self._read_at = _here() - _FRESH
 
     def call_later(self, loop: AbstractEventLoop, seconds: float, callback: Callable[[], None]) -> Timer:
         return loop.call_later(seconds, callback)

@@ -56,15 +56,15 @@ Questions: TypeAlias = Callable[[Connection, Sequence[Query]], Awaitable[list[Ro
 
 
 class Bells:
-    """Channels to ring after a commit, and those to ring here once more shortly after. ``told``: other processes have
-    been notified already."""
+    """Channels to ring after a commit, and those to ring here once more shortly after. ``notified``: other processes
+    have been notified already."""
 
-    __slots__ = ("again", "channels", "told")
+    __slots__ = ("again", "channels", "notified")
 
     def __init__(self) -> None:
         self.channels: list[str] = []
         self.again: list[str] = []
-        self.told = False
+        self.notified = False
 
     def add(self, others: Bells) -> None:
         self.channels += others.channels
@@ -315,7 +315,7 @@ class TransactionRunner:
         if call.operation.single_insert:
             self._cache.numbered(rows[0][0])
         if bells.channels and self.hint is None:
-            bells.told = await self._ring(connection, bells.channels)
+            bells.notified = await self._ring(connection, bells.channels)
         # Otherwise the doorbell notifies, while the caller continues.
         return bells
 
@@ -385,7 +385,7 @@ class TransactionRunner:
                 await connection.execute(begin)
                 start = time.perf_counter()
                 ((_, moment),) = await connection.fetch(lock)
-                now = clock.told(moment)
+                now = clock.set(moment)
             if self._writes is not None:
                 self._writes.lock_wait.observe(time.perf_counter() - start)
             return now
@@ -420,7 +420,7 @@ class TransactionRunner:
             else:
                 # The doorbell notifies instead.
                 return bells
-        bells.told = ring is not None
+        bells.notified = ring is not None
         return bells
 
     def _unknown(self, calls: Sequence[Call], error: Exception) -> None:

@@ -110,5 +110,5 @@ class Writer:
 
     def _deliver(self, batch: Batch, bells: Bells) -> None:
         """Wake waiters here and in other processes, then resolve every caller."""
-        self._bell.ring(bells.channels, bells.again, told=bells.told)
+        self._bell.ring(bells.channels, bells.again, notified=bells.notified)
         resolve(batch)

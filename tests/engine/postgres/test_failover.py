@@ -25,8 +25,8 @@ class HostClock(ServerClock):
 
     ahead = 0
 
-    def told(self, moment: int) -> Now:
-        return super().told(moment + HostClock.ahead)
+    def set(self, moment: int) -> Now:
+        return super().set(moment + HostClock.ahead)
 
 
 @pytest.fixture
