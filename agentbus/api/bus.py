@@ -86,9 +86,10 @@ from agentbus.errors import AgentBusError, AgentFenced, Misuse, OutOfRange, Unkn
 from agentbus.operations.agent_identity import Registration, current_registration
 from agentbus.operations.agents import EndRequest, RegisterRequest, declare, finish
 from agentbus.operations.archive_rows import bus_name
+from agentbus.operations.capacity import read_writer_load
 from agentbus.operations.liveness import Rules
 from agentbus.operations.lookups import count, newest_message
-from agentbus.operations.processes import LeaveRequest, leave, read_writer_load
+from agentbus.operations.processes import LeaveRequest, leave
 from agentbus.operations.protocol import Actor
 from agentbus.operations.state import list_scopes
 from agentbus.operations.types import define, list_types

@@ -13,10 +13,10 @@ import msgspec
 
 from agentbus.core.validation import read_number
 from agentbus.errors import InvalidInput, OutOfRange
+from agentbus.operations.capacity import WriterLoad, read_writer_load
 from agentbus.operations.histories import list_kinds
 from agentbus.operations.holds import HoldsQuery, list_holds
 from agentbus.operations.lookups import count, failed_agents, last_seen
-from agentbus.operations.processes import WriterLoad, read_writer_load
 from agentbus.operations.task_lookups import served_workflows, unsettled_steps
 from agentbus.records.entities import QueueDepth
 from agentbus.records.histories import HistoryKind

@@ -15,8 +15,9 @@ from agentbus.core.clock import Now
 from agentbus.core.codec import plain
 from agentbus.errors import CopyOvertaken, CopyUnfinished, NotEmpty, SameBus
 from agentbus.operations.archive_rows import bus_name
+from agentbus.operations.copy_position import COPY_POSITION, CopyPosition, read_copy_position
 from agentbus.operations.events import event, record
-from agentbus.operations.processes import COPY_POSITION, CopyPosition, invalidate_boot, read_copy_position, record_boot
+from agentbus.operations.processes import invalidate_boot, record_boot
 from agentbus.operations.protocol import ExecuteMany, Op, Outcome, Query, Row, single_operation
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from agentbus.core.clock import Now
-from agentbus.operations.processes import read_writer_load
+from agentbus.operations.capacity import read_writer_load
 from agentbus.operations.protocol import Op, Query
 
 OTHER = "other"

@@ -1,112 +1,34 @@
-"""Processes that have the bus open: entering, heartbeats, listening, leaving, being marked dead; lock waits of writers;
-and the position of an unfinished copy."""
+"""Processes that have the bus open: entering, heartbeats, listening, leaving, and being marked dead."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 
 from agentbus.core.clock import Now
-from agentbus.core.codec import decode, plain
+from agentbus.core.codec import decode
 from agentbus.core.validation import HEARTBEAT_INTERVAL
-from agentbus.errors import CopyUnfinished, StoreError
 from agentbus.operations.agent_identity import clear_suspicion
 from agentbus.operations.agent_status import end
+from agentbus.operations.capacity import record_lock_waits
 from agentbus.operations.common import PROCESS_WIDE, Evidence, Silence, age
+from agentbus.operations.copy_position import require_complete_copy
 from agentbus.operations.events import event, record
 from agentbus.operations.protocol import ExecuteMany, Op, Outcome, Query, operation, single_operation
 from agentbus.operations.receive import take_back
 from agentbus.operations.rows import Held
 from agentbus.operations.task_ownership import release_all_tasks
 
-_WAITS = "lock_waits"
-_MINUTES = 10
-"""Minutes for which lock waits are remembered."""
-COPY_POSITION = "copying"
-"""The meta key that exists while a copy is unfinished."""
 CREATED = "created"
 """The meta key with the time at which a bus was first opened."""
-
-
-class WriterLoad(msgspec.Struct, frozen=True):
-    """Seconds per minute that all writers together waited for the lock recently, and the number of processes that have
-    the bus open."""
-
-    waits: float
-    writers: int
-
-
-def record_lock_waits(waited: int, now: Now) -> Op[None]:
-    """Record milliseconds of waiting for the lock since the last heartbeat. Nothing is written without waits."""
-    minutes = yield from _recent_lock_waits(now)
-    minute = now.wall // 60_000
-    yield Query("meta_set", (_WAITS, plain({**minutes, minute: minutes.get(minute, 0) + waited})))
-
-
-def read_writer_load(_: None, now: Now) -> Op[WriterLoad]:
-    minutes = yield from _recent_lock_waits(now)
-    ((writers,),) = yield Query("process_writers")
-    return WriterLoad(sum(minutes.values()) / 1000 / _MINUTES, writers)
 
 
 def get_pid(process: int, now: Now) -> Op[int | None]:
     """Return the pid of a process; None if the process is not on record."""
     rows = yield Query("process_pid", (process,))
     return rows[0][0] if rows else None
-
-
-def _recent_lock_waits(now: Now) -> Op[dict[int, int]]:
-    """Return milliseconds by minute. Minutes in the future, left by a clock that was set back, are ignored."""
-    rows = yield Query("meta_get", (_WAITS,))
-    if not rows:
-        return {}
-    last = now.wall // 60_000
-    try:
-        found = msgspec.json.decode(rows[0][0], type=dict[int, int])
-    except msgspec.DecodeError:
-        # Written by a foreign program; the next wait replaces it.
-        return {}
-    return {minute: waited for minute, waited in found.items() if last - _MINUTES < minute <= last}
-
-
-class CopyPosition(msgspec.Struct, frozen=True):
-    """The position of a copy of ``bus``: the tables before ``table`` are complete, and ``table`` up to the key
-    ``after``; an empty ``table`` means all are. ``source`` and ``target`` are URLs for display."""
-
-    bus: str
-    source: str
-    target: str
-    table: str
-    after: tuple[Any, ...] = ()
-    rows: int = 0
-
-    @property
-    def command(self) -> str:
-        """Return the command that resumes the copy."""
-        # Imported only here: every command loads this module.
-        from shlex import quote
-
-        return f"agentbus copy {quote(self.source)} {quote(self.target)}"
-
-
-def read_copy_position(_: None, now: Now) -> Op[CopyPosition | None]:
-    """Return the position of an unfinished copy into this bus, or None."""
-    rows = yield Query("copy_position")
-    if not rows:
-        return None
-    try:
-        return msgspec.json.decode(rows[0][0], type=CopyPosition)
-    except msgspec.DecodeError as error:
-        raise StoreError(path="an unfinished copy", reason=f"its position cannot be read: {error}") from None
-
-
-def require_complete_copy(now: Now) -> Op[None]:
-    """Refuse to open a bus whose copy is unfinished."""
-    position = yield from read_copy_position(None, now)
-    if position is not None:
-        raise CopyUnfinished(path=position.target, source=position.source, command=position.command)
 
 
 class EnterRequest(msgspec.Struct, frozen=True):

@@ -207,7 +207,7 @@ class BlockingBus:
         self.interruption = Interruption()
         self._engine = cast("Engine", SyncEngine(store, interruption=self.interruption))
         if store.read_only:
-            from agentbus.operations.processes import require_complete_copy
+            from agentbus.operations.copy_position import require_complete_copy
 
             store.read(lambda _, now: require_complete_copy(now), None)
         elif store.read(last_boot, None) != store.clock.now().boot:

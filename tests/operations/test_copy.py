@@ -14,7 +14,7 @@ from agentbus.operations.copy import (
     load_copy,
     page,
 )
-from agentbus.operations.processes import CopyPosition
+from agentbus.operations.copy_position import CopyPosition
 from agentbus.operations.rows import StoredMessage
 from tests.operations.script import NOW, play
 

@@ -36,7 +36,7 @@ from agentbus.operations.copy import (
     page,
     survey,
 )
-from agentbus.operations.processes import CopyPosition
+from agentbus.operations.copy_position import CopyPosition
 from agentbus.operations.protocol import Row
 from agentbus.records import CopiedTable, CopyReport
 

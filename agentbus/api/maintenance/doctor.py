@@ -16,9 +16,10 @@ from agentbus.core.clock import Clock, Now, SystemClock
 from agentbus.engine.url import require_driver, server_url
 from agentbus.errors import AgentBusError, NotADatabase, NotWritable, StoreError, UnsafeFile, UntrustedHome
 from agentbus.operations import health
+from agentbus.operations.capacity import read_writer_load
+from agentbus.operations.copy_position import read_copy_position
 from agentbus.operations.health import SkippedCheck
 from agentbus.operations.holds import count_holds
-from agentbus.operations.processes import read_copy_position, read_writer_load
 from agentbus.operations.protocol import Op
 from agentbus.operations.task_lookups import blocked_tasks
 from agentbus.records import Check

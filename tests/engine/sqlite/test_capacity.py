@@ -15,7 +15,7 @@ import agentbus
 from agentbus import Bus
 from agentbus.api.overview import CapacityLimits, capacity_limits, capacity_warnings
 from agentbus.errors import InvalidInput, OutOfRange
-from agentbus.operations.processes import WriterLoad
+from agentbus.operations.capacity import WriterLoad
 from agentbus.records import Check
 from tests.api.helpers import worker
 from tests.conftest import Engine

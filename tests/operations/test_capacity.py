@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from agentbus.operations.processes import HeartbeatRequest, WriterLoad, heartbeat, read_writer_load, record_lock_waits
+from agentbus.operations.capacity import WriterLoad, read_writer_load, record_lock_waits
+from agentbus.operations.processes import HeartbeatRequest, heartbeat
 from tests.operations.script import NOW, play
 
 MINUTE = NOW.wall // 60_000
