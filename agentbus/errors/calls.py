@@ -157,7 +157,7 @@ class UnknownMessage(NotFound):
 
 
 class ReservedScope(InvalidInput):
-    """The scope belongs to the bus: it stores there which agent a client is."""
+    """The scope is reserved for the bus, which stores the agents of clients in it."""
 
     code = "reserved_scope"
     text = "scope {scope!r} is reserved"
@@ -292,7 +292,7 @@ class AgentEnded(Conflict):
 
     code = "agent_ended"
     text = "agent {agent!r} has {status}"
-    fix_text = "send to another agent or to a pool, or announce its return: bus.expect()"
+    fix_text = "send to another agent or to a pool, or expect it to return: bus.expect()"
     shell_fix_text = "send to another agent or to a pool, or register the agent again"
 
 

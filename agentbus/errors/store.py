@@ -264,7 +264,7 @@ class UntrustedServer(AccessDenied):
     """A file names the server, and the user has not trusted it: only the credentials in its URL are sent."""
 
     code = "untrusted_server"
-    text = "{path}: {reason}; agentbus.toml names this server, so that only the credentials in that URL are sent"
+    text = "{path}: {reason}; agentbus.toml names this server, so only the credentials in that URL are sent"
     fix_text = "if you trust this server: agentbus trust {server}"
 
 
@@ -354,7 +354,7 @@ class DatabaseGone(StoreError):
 
     code = "database_gone"
     text = "{path} was deleted or replaced while the bus was open"
-    fix_text = "close the bus and open it again; later writes are in the old file"
+    fix_text = "close the bus and open it again; what was written since then is in the old file"
 
 
 class LockTimeout(StoreError):

@@ -120,7 +120,7 @@ class NotAnItem(Conflict):
     """The task is run by workers; an agent can only take a work item."""
 
     code = "not_an_item"
-    text = "task {task!r} is no work item: workers run its workflow {workflow!r}"
+    text = "task {task!r} is not a work item: workers run its workflow {workflow!r}"
     fix_text = "bus.tasks.ready(manual=True) returns the items that can be taken; bus.tasks.add() adds one"
     shell_fix_text = "agentbus task ready --manual lists what can be taken; agentbus task start --manual adds an item"
 

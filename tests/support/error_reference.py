@@ -136,11 +136,14 @@ def _entry(kind: Kind, raised: dict[str, set[str]], title: str | None = None) ->
     defaults = set(kind().facts)
     fields = _template_fields(kind) | raised.get(kind.__name__, set())
     shown = sorted(fields - defaults | (defaults & raised.get(kind.__name__, set())))
-    error = kind(**{name: name.upper() for name in fields - defaults})
+    facts: dict[str, object] = {name: name.upper() for name in fields - defaults}
+    if "{hint}" in kind.text:
+        facts["near"] = ["NEAR"]
+    error = kind(**facts)
     bases = [base.__name__ for base in kind.__bases__]
     status = cli_errors.exit_code(error)
-    facts = [f"`{kind.code}`", f"a kind of {' and '.join(f'`{base}`' for base in bases)}", f"exit status {status}"]
-    lines = [f"### {title or kind.__name__}", "", " · ".join([*facts, *(["transient"] if kind.transient else [])]), ""]
+    head = [f"`{kind.code}`", f"a kind of {' and '.join(f'`{base}`' for base in bases)}", f"exit status {status}"]
+    lines = [f"### {title or kind.__name__}", "", " · ".join([*head, *(["transient"] if kind.transient else [])]), ""]
     if summary := _summary(kind):
         lines += [summary, ""]
     if kind.text != AgentBusError.text:
