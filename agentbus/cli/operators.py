@@ -1,6 +1,6 @@
 """The person who calls: the name of one who decides, controls tasks or sends messages.
 
-A name keeps an agent, whose shell is that of a person, from acting as a person by accident. It is no protection against
+A name keeps an agent, whose shell is that of a person, from acting as a person by accident. It does not protect against
 malice: a caller can pass any name.
 """
 

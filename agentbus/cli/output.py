@@ -122,7 +122,7 @@ class Notice(Result):
 class Done(Notice):
     """The result of an action: data, and a sentence that says what was done.
 
-    ``line`` replaces the sentence where the output is no terminal: an id or a number that scripts use, or columns.
+    ``line`` replaces the sentence where the output is not a terminal: an id or a number that scripts use, or columns.
     """
 
     def __init__(self, data: Any, sentence: str, line: str | tuple[str, ...] | None = None, code: int = 0) -> None:

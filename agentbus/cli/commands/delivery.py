@@ -42,7 +42,7 @@ def _steer(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("agent_id", metavar="AGENT", help="agent id")
     add("text", help="what the agent is to do")
-    add("--stop-after", action="store_true", help="ask the agent to stop after its current step, and let it")
+    add("--stop-after", action="store_true", help="ask the agent to stop after its current step")
     add(
         "--wait", type=seconds, default=STEER_TIMEOUT, metavar="S",
         help=f"seconds to wait until the agent has seen it (default {STEER_TIMEOUT:g})",
@@ -102,7 +102,7 @@ def _reader_is_gone() -> Callable[[], bool]:
     try:
         poll.register(sys.stdout.fileno(), 0)
     except OSError:
-        # It is no file.
+        # It is not a file.
         return lambda: False
     return lambda: any(state & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _, state in poll.poll(0))
 
@@ -119,8 +119,8 @@ COMMANDS = {
         output="plain output: message_id",
     ),
     "watch": Command(
-        watch, "Print each message of the calling agent that waits or arrives, until Ctrl-C. Receives nothing: that is"
-        " left to agentbus receive. While it runs, messages reach the agent at once.",
+        watch, "Print each message of the calling agent that waits or arrives, until Ctrl-C. It does not receive them:"
+        " agentbus receive does. While it runs, messages reach the agent at once.",
         "agentbus watch --agent exec-001", _watch,
         output="plain output: message_id, sender, type, priority, excerpt (in quotation marks)\n"
         "with --json one envelope per line",

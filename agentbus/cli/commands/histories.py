@@ -91,7 +91,7 @@ def _shown(item: HistoryItem, bodies: bool) -> dict[str, Any]:
 
 
 def _text(body: bytes) -> str:
-    """Return a body as text, or in base64 if it is no UTF-8."""
+    """Return a body as text, or in base64 if it is not UTF-8."""
     try:
         return body.decode()
     except UnicodeDecodeError:

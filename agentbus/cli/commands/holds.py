@@ -36,7 +36,9 @@ def discard(call: Call) -> Result:
 
 def _release(parser: ArgumentParser) -> None:
     parser.add_argument("thread", help="the thread, from agentbus holds list")
-    parser.add_argument("--by", metavar="NAME", help="person who decides (default: AGENTBUS_OPERATOR, or you)")
+    parser.add_argument(
+        "--by", metavar="NAME", help="the person who decides (default: AGENTBUS_OPERATOR, or the user account)"
+    )
 
 
 def _discard(parser: ArgumentParser) -> None:

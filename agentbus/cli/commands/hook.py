@@ -166,7 +166,7 @@ class Hook:
 
     @property
     def joins(self) -> bool:
-        """True for the events with which a session that is no agent yet becomes one."""
+        """True for the events with which a session that is not yet an agent becomes one."""
         return self.event in {SESSION_START, PROMPT} and not self.call.arguments.no_join and not self.given.is_subagent
 
     @property
@@ -409,9 +409,9 @@ def _arguments(parser: ArgumentParser) -> None:
         "--client-pid",
         type=_count,
         metavar="N",
-        help="the client's process (default: the nearest ancestor that is no shell; 0: unknown)",
+        help="the client's process (default: the nearest ancestor that is not a shell; 0: unknown)",
     )
-    add("--no-join", action="store_true", help="do not register a session that is no agent yet")
+    add("--no-join", action="store_true", help="do not register a session that is not yet an agent")
 
 
 COMMANDS = {

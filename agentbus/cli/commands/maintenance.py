@@ -129,7 +129,7 @@ def _quotas(parser: ArgumentParser) -> None:
         "--thread", type=amount, metavar="N",
         help="maximum number of messages of agents in one thread without progress, or none (default 100)",
     )  # fmt: skip
-    add("--by", metavar="NAME", help="person who changes them (default: AGENTBUS_OPERATOR, or you)")
+    add("--by", metavar="NAME", help="the person who changes them (default: AGENTBUS_OPERATOR, or the user account)")
 
 
 _QUOTAS = ("depth", "rate", "size", "thread")

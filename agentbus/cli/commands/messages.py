@@ -458,7 +458,7 @@ def _purge(parser: ArgumentParser) -> None:
 COMMANDS = {
     "send": Command(
         send,
-        "Send a message to an agent, a pool or a topic. It is on disk when the command returns.",
+        "Send a message to an agent, a pool, a topic or a task. It is on disk when the command returns.",
         "agentbus send exec-001 task_assignment '{\"phase\": \"design\"}' --priority 9",
         _send_and_wait,
         output="plain output: message_id\nreach (JSON): now, next_tool, next_turn, when_started or unknown",

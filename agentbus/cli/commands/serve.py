@@ -125,14 +125,14 @@ def _serve(parser: ArgumentParser) -> None:
     add(
         "--mcp-decisions",
         action="store_true",
-        help="count answers of MCP clients with an operator's token to approvals as that operator's decisions",
+        help="let MCP clients with an operator's token decide approvals, in the operator's name",
     )
 
 
 def _create(parser: ArgumentParser) -> None:
     add = parser.add_argument
     add("role", help="read, operate, or agent:ID to act as one agent only")
-    add("--operator", metavar="NAME", help="person responsible for it (default: AGENTBUS_OPERATOR, or your account)")
+    add("--operator", metavar="NAME", help="the person responsible (default: AGENTBUS_OPERATOR, or the user account)")
     add("--expires", type=seconds, metavar="S", help="time to live in seconds (default: none)")
 
 
@@ -142,7 +142,7 @@ def _revoke(parser: ArgumentParser) -> None:
 
 COMMANDS = {
     "serve": Command(
-        serve, "Serve the HTTP API and the dashboard until Ctrl-C. It runs the monitor, unless told not to.",
+        serve, "Serve the HTTP API and the dashboard until Ctrl-C. It also runs the monitor.",
         "agentbus serve --open", _serve,
         output="plain output: the URL with the token of this user, which is stored in\n"
         "$XDG_STATE_HOME/agentbus/BUS/token; agentbus status shows the URL without it",

@@ -155,7 +155,7 @@ COMMANDS = {
         output="plain output: lease, workflow, priority, name, input (JSON), note", columns=True,
     ),
     "task finish": Command(
-        finish, "Finish a work item with a result. What waits for it becomes ready.",
+        finish, "Finish a work item with a result. Tasks that wait for it become ready.",
         "agentbus task finish review-1 '{\"approved\": true}'", _finish, output=CONFIRMED,
     ),
     "task fail": Command(
