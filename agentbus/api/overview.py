@@ -33,7 +33,7 @@ MAX_NAMED = 20
 """Agents, sessions, tasks and queues that are named."""
 _PAGE = 100
 _MAX_PAGES = 20
-"""Pages of failed tasks that are searched for those that are no sub-tasks."""
+"""Pages of failed tasks that are searched for those that are not sub-tasks."""
 _MAX_QUESTIONS = 1000
 MAX_WORKFLOWS = 1000
 """Workflows of live workers that are compared with those of pending tasks."""

@@ -83,7 +83,7 @@ class SendOptions(TypedDict, total=False):
     session: str | None
     """Its session, by default that of the agent."""
     headers: dict[str, str] | None
-    """Metadata such as a trace context, text to text, at most 4 KiB as JSON. They are no part of the content that a
+    """Metadata such as a trace context, text to text, at most 4 KiB as JSON. They are not part of the content that a
     ``message_id`` stands for."""
 
 

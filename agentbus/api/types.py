@@ -146,7 +146,7 @@ def definition(what: object, kind: str, description: str, schema: object, vocabu
         name = what.__class__.__name__
         raise InvalidInput(reason=f"this is one {name}; define the class: bus.define({name})")
     if isinstance(what, type):
-        raise InvalidInput(reason=f"{what.__name__} is no msgspec.Struct; define one, or a name with a schema")
+        raise InvalidInput(reason=f"{what.__name__} is not a msgspec.Struct; define one, or a name with a schema")
     name = check_name(what, f"{kind} type")
     if schema is None:
         return DefineRequest(kind, name, description)

@@ -155,7 +155,7 @@ def parse(text: str, file: str, kinds: Mapping[str, str]) -> Settings:
         for name, given in group.items():
             where = f"{family}.{name}"
             if not _is_name(name):
-                _refuse(file, f"{where[:80]!r} is no name", "use 1 to 64 letters, digits, _ and -")
+                _refuse(file, f"{where[:80]!r} is not a name", "use 1 to 64 letters, digits, _ and -")
             if name in notifiers:
                 _refuse(file, f"{name} is both a webhook and a command", "give one another name")
             one = _convert(given, type_, where, file)
@@ -178,7 +178,7 @@ def parse_url(url: str) -> Target:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise ValueError("is no URL") from None
+        raise ValueError("is not a URL") from None
     if parts.scheme not in _PORTS:
         raise ValueError("must start with https:// or http://")
     if "@" in parts.netloc:
@@ -255,7 +255,7 @@ def _check_webhook(one: Webhook, where: str, file: str) -> None:
     if not one.signed and (one.secret or one.secret_variable):
         _refuse(file, f"{where} has a secret, and is not signed", "remove signed = false, or the secret")
     if one.secret_variable is not None and not _is_variable(one.secret_variable):
-        _refuse(file, f"{where}.secret_variable is no name of a variable", 'secret_variable = "OPS_SECRET"')
+        _refuse(file, f"{where}.secret_variable is not the name of a variable", 'secret_variable = "OPS_SECRET"')
     if one.secret is not None:
         try:
             secret_key(one)
@@ -264,12 +264,12 @@ def _check_webhook(one: Webhook, where: str, file: str) -> None:
     try:
         parse_networks(one.allow)
     except ValueError:
-        _refuse(file, f"{where}.allow has an entry that is no network", 'allow = ["10.0.0.0/8", "127.0.0.1"]')
+        _refuse(file, f"{where}.allow has an entry that is not a network", 'allow = ["10.0.0.0/8", "127.0.0.1"]')
     if one.ca_file is not None and not os.path.isabs(os.path.expanduser(one.ca_file)):
         _refuse(file, f"{where}.ca_file is not an absolute path", 'ca_file = "/etc/ssl/own-ca.pem"')
     for name, value in one.headers.items():
         if not _is_header(name) or name.lower() in _RESERVED or name.lower().startswith("webhook-"):
-            _refuse(file, f"{where}.headers: {name[:80]!r} cannot be set", "agentbus sets it, or it is no header")
+            _refuse(file, f"{where}.headers: {name[:80]!r} cannot be set", "agentbus sets it, or it is not a header")
         if not value.isascii() or not value.isprintable() or len(value) > 4096:
             _refuse(file, f"{where}.headers: the value of {name} is invalid", "use printable ASCII on one line")
 
@@ -281,7 +281,9 @@ def _check_command(one: Command, where: str, file: str) -> None:
     if any("\0" in word for word in one.command):
         _refuse(file, f"{where}.command has a NUL character", "remove it")
     if not all(map(_is_variable, one.environment)):
-        _refuse(file, f"{where}.environment has an entry that is no name of a variable", 'environment = ["DISPLAY"]')
+        _refuse(
+            file, f"{where}.environment has an entry that is not the name of a variable", 'environment = ["DISPLAY"]'
+        )
 
 
 def _is_odd_number(host: str) -> bool:

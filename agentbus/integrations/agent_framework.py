@@ -140,7 +140,7 @@ class AgentBusCheckpointStorage(HistoryAdapter):
 
 
 def _moment(item: HistoryItem) -> datetime:
-    """Return the time of a checkpoint; one without a zone is in UTC, and one that is no time is before all others."""
+    """Return the time of a checkpoint: in UTC if it has no zone, and before all others if it cannot be parsed."""
     try:
         moment = datetime.fromisoformat(item.meta["timestamp"])
     except (KeyError, TypeError, ValueError):

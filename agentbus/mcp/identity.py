@@ -34,7 +34,7 @@ class Identity(Protocol):
     """Finds the agent that a client acts as."""
 
     operator: str | None
-    """The person in whose name a client that is no agent acts; None for an agent, and for a client that only reads."""
+    """The person in whose name a client that is not an agent acts; None for an agent, and for a read-only client."""
 
     def agent(self, bus: BlockingBus) -> BlockingAgent:
         """Return the agent, or raise the reason why the client is none."""

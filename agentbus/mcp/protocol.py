@@ -165,7 +165,7 @@ def _part(found: Any) -> Request | Notification | Fault | None:
 
 def _message(found: Any) -> Request | Notification | None:
     if not isinstance(found, dict):
-        raise Fault(INVALID_REQUEST, "the message is no object: send one JSON-RPC object", status=400)
+        raise Fault(INVALID_REQUEST, "the message is not an object: send one JSON-RPC object", status=400)
     id = found.get("id")
     if isinstance(id, bool) or not isinstance(id, int | str):
         if "id" in found and not ("result" in found or "error" in found):

@@ -59,7 +59,7 @@ class ToolCall:
 
     @property
     def operator(self) -> str | None:
-        """The person in whose name a client that is no agent acts."""
+        """The person in whose name a client that is not an agent acts."""
         return self.identity.operator
 
     @cached_property

@@ -62,7 +62,7 @@ TABLES = {
         Table("sequences", ("",)),
     )
 }
-"""In this order, because of foreign keys. Sequences are no table, but the last ids that tables have issued."""
+"""In this order, because of foreign keys. Sequences are not a table: they hold the last ids that tables have issued."""
 LEFT_OUT = {
     "listeners": "only processes that have the bus open listen",
     "notifiers": "a copy notifies of nothing that happened before",

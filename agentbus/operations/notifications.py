@@ -327,7 +327,7 @@ def report_conditions(findings: tuple[Finding, ...], now: Now) -> Op[Outcome[Non
 
 
 def skip_restored(id: int, now: Now) -> Op[None]:
-    """Keep an event that was restored from an archive, which is no news, from being notified."""
+    """Keep an event that was restored from an archive from being notified again."""
     yield Query("notifier_skip", (id, now.wall))
 
 

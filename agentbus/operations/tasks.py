@@ -145,7 +145,7 @@ class ClaimedTask(msgspec.Struct, frozen=True):
         """Return whether it has lost several workers since its last progress. It may have killed them, so it runs
         alone.
 
-        A single loss is no evidence: a worker that is killed loses all its tasks.
+        A single loss proves nothing: a worker that is killed loses all its tasks.
         """
         return self.losses >= SUSPECT_LOSSES
 

@@ -78,7 +78,7 @@ def client_process(pid: int | None) -> str | None:
 
 
 def client_pid() -> int | None:
-    """Return the process that runs this hook: the nearest ancestor that is no shell. None if it is unknown.
+    """Return the process that runs this hook: the nearest ancestor that is not a shell. None if it is unknown.
 
     Only the nearest: a client may run another one, whose hooks are not its own.
     """

@@ -290,7 +290,7 @@ class Application:
                 task.cancel()
 
     async def _call_mcp(self, request: Request) -> Response:
-        """Answer a message of the Model Context Protocol. A browser's cookie is no identity here."""
+        """Answer a message of the Model Context Protocol. A browser's cookie does not identify a client here."""
         if request.method != "POST":
             raise MethodNotAllowed(method=request.method, path=MCP_PATH, allowed="POST")
         if "authorization" not in request.headers:

@@ -136,7 +136,7 @@ def _resource_actions(uri: object) -> list[str]:
 def _tool_actions(name: object, arguments: object, caller: Principal) -> list[str]:
     known = tool_definitions()
     if not isinstance(name, str) or name not in known:
-        # There is no such tool, which the dispatcher says.
+        # The dispatcher reports that there is no such tool.
         return ["ping"]
     given: Any = check_arguments(name, known[name][2], {} if arguments is None else arguments)
     if name == "send":

@@ -76,7 +76,7 @@ class Route:
         self.media = media
         self.segments = tuple(path.strip("/").split("/"))
         self.fixed = tuple((place, own) for place, own in enumerate(self.segments) if not own.startswith("{"))
-        """The segments that are no parameters, with their places."""
+        """The segments that are not parameters, with their positions."""
         self.parameters = {
             name.partition(":")[0]: name.partition(":")[2] == "int"
             for segment in self.segments
@@ -298,9 +298,9 @@ class Table:
     """Finds the route of a request by its method and the segments of its raw path."""
 
     def __init__(self, routes: tuple[Route, ...] = ROUTES) -> None:
-        # The first segment is no parameter.
+        # The first segment is not a parameter.
         self._by_start: dict[tuple[int, str], list[Route]] = {}
-        # A fixed segment before a parameter: /agents/clear is no agent.
+        # A fixed segment before a parameter: /agents/clear is not an agent.
         for route in sorted(routes, key=lambda one: [segment.startswith("{") for segment in one.segments]):
             self._by_start.setdefault((len(route.segments), route.segments[0]), []).append(route)
 

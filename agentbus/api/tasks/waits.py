@@ -35,7 +35,7 @@ def check_moment(time: object) -> int:
         # It may be in the year 10000: by its offset, or once rounded.
         time = max(0.0, time.timestamp())
     if isinstance(time, bool) or not isinstance(time, int | float):
-        raise InvalidInput(reason=f"{time!r} is no time: give an aware datetime, or seconds since the epoch")
+        raise InvalidInput(reason=f"{time!r} is not a time: pass an aware datetime, or seconds since the epoch")
     return round(check_number(time, "time", 0, _LAST_SECOND) * 1000)
 
 

@@ -91,7 +91,7 @@ def compiled(text: str) -> Schema:
 
 
 def payload_error(type: str, payload: str, schema: str) -> InvalidPayload | InvalidSchema | None:
-    """Return the error if this JSON is no valid payload for a type with this schema, else None."""
+    """Return the error if this JSON is not a valid payload for a type with this schema, else None."""
     try:
         violation = compiled(schema).violation(decode(payload))
     except InvalidSchema as error:

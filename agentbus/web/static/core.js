@@ -331,7 +331,7 @@ export function resource(target, { topics = [], every = 0, slowest = 60, read: h
   return found;
 }
 
-/** Use a resource in a component; null is no resource. ``last``: the higher, the later it is read. */
+/** Use a resource in a component; null stands for no data. ``last``: the higher, the later it is read. */
 export function useData(target, options = {}) {
   const found = useMemo(() => (target ? resource(target, options) : NOTHING), [target]);
   useEffect(() => {

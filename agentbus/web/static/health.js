@@ -5,7 +5,7 @@ import { Rates, useRates } from "./now.js";
 
 const QUOTAS = [["depth", "Messages that wait in one mailbox"], ["rate", "Messages per second of one agent"], ["size", "Bytes at which no more messages are accepted"], ["thread", "Messages of agents in one thread without progress"]];
 async function editQuotas(now) {
-  await ask({ title: "Quotas", action: "Save", body: html`<p>An empty field is no limit.</p>`, fields: QUOTAS.map(([name, label]) => ({ name, label, type: "number", value: now[name] ?? "" })),
+  await ask({ title: "Quotas", action: "Save", body: html`<p>An empty field means no limit.</p>`, fields: QUOTAS.map(([name, label]) => ({ name, label, type: "number", value: now[name] ?? "" })),
     run: async (values) => { await change("PATCH", "quotas", Object.fromEntries(QUOTAS.map(([name]) => [name, values[name] === "" ? null : Number(values[name])])), ["bus", "health"]); toast("Saved"); } });
 }
 const COUNTED = new Set(["checkpoints_last", "checkpoints_daily", "messages_most"]);

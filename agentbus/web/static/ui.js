@@ -249,7 +249,7 @@ export function Json({ value, depth = 2, label = "value" }) {
     ${text || simple ? html`<pre tabindex="0" aria-label=${label}><${Text} v=${written} max=${200000} /></pre>` : html`<${Root} value=${value} depth=${depth} />`}</div>`;
 }
 
-/** Copy a text, also where the page is no secure context. */
+/** Copy a text, also where the page is not a secure context. */
 export async function copy(text) {
   try { await navigator.clipboard.writeText(text); toast("Copied"); return; } catch { /* older way */ }
   const area = document.createElement("textarea");
@@ -335,7 +335,7 @@ function Asked({ asked }) {
 
 export const REASON = { name: "reason", label: "Reason", placeholder: "for the audit log" };
 
-/** Parse a text that a person typed as JSON; a text that is no JSON is a string. */
+/** Parse a text that a person typed as JSON; any other text is a string. */
 export function typed(text, parse) {
   const given = text.trim();
   if (!given) return null;

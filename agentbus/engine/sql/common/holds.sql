@@ -12,7 +12,7 @@ UPDATE threads SET held = 1 WHERE thread = $1;
 
 -- name: thread_progress
 -- Whether one of these agents has made progress since $2: it reported some, stored a checkpoint, or advanced a task.
--- To register is no progress, nor to be suspected, to recover or to fail. Only the newest events are read.
+-- Registering is not progress, nor is being suspected, recovering or failing. Only the newest events are read.
 SELECT 1
 WHERE EXISTS (
         SELECT 1 FROM agents

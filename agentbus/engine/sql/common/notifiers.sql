@@ -43,7 +43,7 @@ WHERE name = $4;
 UPDATE notifiers SET attempts = attempts - 1, lease_until = NULL, updated = $1 WHERE name = $2;
 
 -- name: notifier_skip
--- Move notifiers past a restored event, which is no news. What they had not delivered is given up, and fenced.
+-- Move notifiers past a restored event, which needs no notification. Undelivered ones are given up, and fenced.
 UPDATE notifiers SET cursor = $1, first = NULL, until = NULL, skipped = 0, attempts = 0, lease = lease + 1,
     lease_until = NULL, updated = $2
 WHERE cursor < $1;

@@ -137,7 +137,7 @@ ORDER BY sessions.updated DESC, sessions.id;
 
 -- name: session_stale
 -- Open sessions without activity since $1 (wall) and $2 (awake), the longest silent first. An agent that announced
--- silence until later than $3 (awake) is active; a liveness verdict is no activity.
+-- silence until later than $3 (awake) is active; a liveness verdict does not count as activity.
 SELECT id, operation, milestone, status, progress, process, expected, metadata, created, updated, ended, error,
     status = 'active' AND troubled = 1
         AND EXISTS (SELECT 1 FROM agents WHERE agents.session = sessions.id AND agents.status = 'failed')
