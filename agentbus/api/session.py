@@ -522,23 +522,23 @@ async def open_session(
 
 
 async def _start(bus: Bus, request: StartSessionRequest) -> Session:
-    def interrupt_orphan(begun: StartedSession) -> None:
+    def interrupt_orphan(started: StartedSession) -> None:
         """Interrupt the session: its caller was cancelled before entering the block."""
-        leaving = ChangeRequest(begun.session, "interrupted", "cancelled while starting", request.process, True)
+        leaving = ChangeRequest(started.session, "interrupted", "cancelled while starting", request.process, True)
         with suppress(AgentBusError):
             from agentbus.core.cancellation import fire_and_forget
 
             fire_and_forget(bus._engine.write(change_session, leaving))
 
     try:
-        begun = await bus._engine.write(start_session, request, on_abandoned=interrupt_orphan)
+        started = await bus._engine.write(start_session, request, on_abandoned=interrupt_orphan)
     except SessionExists as exists:
         if exists.process is None or not await evict_dead_processes(bus._engine, [PeerProcess(**exists.process)]):
             raise
-        begun = await bus._engine.write(start_session, request, on_abandoned=interrupt_orphan)
+        started = await bus._engine.write(start_session, request, on_abandoned=interrupt_orphan)
     return Session(
-        bus, begun.session, begun.operation, begun.milestone,
-        owner=request.process, continued=begun.continued,
+        bus, started.session, started.operation, started.milestone,
+        owner=request.process, continued=started.continued,
     )  # fmt: skip
 
 

@@ -72,8 +72,8 @@ class Sessions:
 
         request = session_request(operation, None, milestone, id, expects, metadata, self._bus._max_payload)
         await notice_deaths(self._engine)
-        begun = await self._engine.write(start_session, request)
-        return Session(self._bus, begun.session, begun.operation, begun.milestone, continued=begun.continued)
+        started = await self._engine.write(start_session, request)
+        return Session(self._bus, started.session, started.operation, started.milestone, continued=started.continued)
 
     async def get(self, session: str) -> SessionRecord | None:
         """Return the record of one session, or None.

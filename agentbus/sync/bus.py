@@ -87,7 +87,7 @@ class Interruption:
 
     def interrupt(self) -> None:
         """Raise Interrupted in the thread that waits, now or when it would wait next."""
-        # In this order: the waiting thread sets its process first, and then looks.
+        # In this order: the waiting thread first sets its process, then checks the flag.
         self.raised = True
         process = self._process
         if process is not None:
@@ -398,7 +398,7 @@ class BlockingBus:
 
         return Checkpoints(self._engine, self._max_snapshot)
 
-    def begin(
+    def start_session(
         self,
         operation: str,
         *,
@@ -421,9 +421,9 @@ class BlockingBus:
         from agentbus.operations.sessions import JoinRequest, join_session
 
         joining = Part(join_session, JoinRequest(member._actor, request.session))
-        begun: StartedSession = member.call(unit, UnitRequest((Part(start_session, request), joining)))[0]
-        member.session = begun.session
-        return begun
+        started: StartedSession = member.call(unit, UnitRequest((Part(start_session, request), joining)))[0]
+        member.session = started.session
+        return started
 
     def mark_dead_processes(self) -> bool:
         """Mark processes of this host dead that are gone, as every opening of a bus does; return True if there were

@@ -26,8 +26,8 @@ def test_the_agent_that_starts_a_session_joins_it(shell: Shell) -> None:
 def test_an_agent_joins_a_session_in_the_same_life(shell: Shell) -> None:
     me = shell.register("a")
     with open_bus(shell.directory / ".agentbus") as bus:
-        bus.begin("planning", id="s")
-        bus.begin("building", id="t")
+        bus.start_session("planning", id="s")
+        bus.start_session("building", id="t")
         bus.do(bus.do(bus.sessions.open("s")).pause())
         bus.register("f", type="worker", session="t").fail("crashed")
     assert shell.json("session", "join", "t", agent=me) == {"id": "t", "agent": me, "left": None}

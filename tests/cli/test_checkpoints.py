@@ -14,7 +14,7 @@ from tests.cli.conftest import Shell
 def agent(shell: Shell) -> Shell:
     """``a`` in the session ``s``, and another agent."""
     with open_bus(shell.directory / ".agentbus") as bus:
-        bus.begin("planning", id="s")
+        bus.start_session("planning", id="s")
     shell.register("a", session="s")
     shell.register("other")
     return shell

@@ -43,7 +43,7 @@ def test_cleaning_up_archives_what_is_done_and_keeps_the_rest(shell: Shell) -> N
 def test_failed_sessions_go_earlier_when_asked(shell: Shell) -> None:
     with open_bus(shell.directory / ".agentbus") as bus:
         for name in ("failed", "completed"):
-            bus.begin("planning", id=name)
+            bus.start_session("planning", id=name)
         bus.do(bus.do(bus.sessions.open("failed")).fail("no"))
         bus.do(bus.do(bus.sessions.open("completed")).complete())
     assert shell.json("cleanup", "--failed-sessions", "1")["removed"] == {}
@@ -54,7 +54,7 @@ def test_failed_sessions_go_earlier_when_asked(shell: Shell) -> None:
 def test_stale_sessions_are_ended_unless_live_or_paused(shell: Shell) -> None:
     with open_bus(shell.directory / ".agentbus") as bus:
         for name in ("left", "paused", "at-work"):
-            bus.begin("planning", id=name)
+            bus.start_session("planning", id=name)
         bus.do(bus.do(bus.sessions.open("paused")).pause())
         bus.register("a", type="worker", session="at-work")
     words = ("cleanup", "--stale", "0")

@@ -14,7 +14,7 @@ def begin(shell: Shell, *sessions: str) -> None:
     """Begin sessions, without starting a process for each."""
     with open_bus(shell.directory / ".agentbus") as bus:
         for session in sessions:
-            bus.begin("planning", id=session)
+            bus.start_session("planning", id=session)
 
 
 def test_a_session_from_its_beginning_to_its_end(shell: Shell) -> None:

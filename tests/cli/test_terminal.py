@@ -56,7 +56,7 @@ def test_without_rich_a_terminal_gets_plain_lines(shell: Shell) -> None:
 
 def test_what_was_cut_off_is_a_table_and_a_plan_says_what_to_type(shell: Shell) -> None:
     with open_bus(shell.directory / ".agentbus") as bus:
-        bus.begin("planning", id="planning-001", milestone="ms-123", expects={"a": "plan"})
+        bus.start_session("planning", id="planning-001", milestone="ms-123", expects={"a": "plan"})
         bus.register("a", type="worker", session="planning-001").fail("crashed")
     code, shown = on_terminal(shell, "session", "interrupted")
     heading, row, *_ = uncoloured(shown).splitlines()
@@ -88,7 +88,7 @@ def test_long_work_shows_how_far_it_is_and_leaves_no_trace(shell: Shell) -> None
 def test_bash_completes_commands_options_and_agents(shell: Shell) -> None:
     shell.register("planner-1", type="planner")
     with open_bus(shell.directory / ".agentbus") as bus:
-        bus.begin("planning", id="s-1")
+        bus.start_session("planning", id="s-1")
     assert completed(
         shell,
         'agentbus rec', 'agentbus agents ""', 'agentbus send ""', "agentbus send planner-1 note --pri",

@@ -26,7 +26,7 @@ def start(call: Call) -> Result:
     if me is not None:
         # Rejects a fenced agent.
         me.heartbeat()
-    begun = call.bus.begin(
+    started = call.bus.start_session(
         given.operation,
         milestone=given.milestone,
         id=given.id,
@@ -34,16 +34,17 @@ def start(call: Call) -> Result:
         metadata=option(call, given.metadata),
         member=None if elsewhere is not None else me,
     )
-    if begun.continued and not is_terminal():
-        call.note(f"{begun.session} existed and was resumed")
+    if started.continued and not is_terminal():
+        call.note(f"{started.session} existed and was resumed")
     if elsewhere is not None:
-        call.note(f"the agent stays in {elsewhere}; to join this session: agentbus session join {begun.session}")
+        call.note(f"the agent stays in {elsewhere}; to join this session: agentbus session join {started.session}")
     data = {
-        "id": begun.session, "operation": begun.operation, "milestone": begun.milestone, "continued": begun.continued,
+        "id": started.session, "operation": started.operation, "milestone": started.milestone,
+        "continued": started.continued,
         "joined": me is not None and elsewhere is None,
     }  # fmt: skip
-    done = f"{'resumed' if begun.continued else 'started'} session {begun.session}"
-    return Done(data, done, begun.session)
+    done = f"{'resumed' if started.continued else 'started'} session {started.session}"
+    return Done(data, done, started.session)
 
 
 def open_session_or_none(call: Call, session: str) -> str | None:

@@ -188,10 +188,10 @@ async def list_sessions(call: Call, query: SessionsQuery) -> Page[SessionRecord]
 
 async def start_session(call: Call, body: StartSessionBody) -> Created | StartedSession:
     """Start a session that no process owns, or resume one that has not ended."""
-    begun = await call.bus.sessions.start(
+    started = await call.bus.sessions.start(
         body.operation, id=body.id, milestone=body.milestone, expects=body.expects, metadata=body.metadata
     )
-    return Created(StartedSession(await begun.record(), begun.continued))
+    return Created(StartedSession(await started.record(), started.continued))
 
 
 async def get_session(call: Call) -> SessionView:

@@ -68,7 +68,7 @@ def run(place: Path, *commands: str, **environment: str) -> dict[str, Any]:
 
 def fill(place: Path) -> None:
     with open_bus(place, create=True) as bus:
-        bus.begin("planning", id="s")
+        bus.start_session("planning", id="s")
         a = bus.register("a", type="worker")
         bus.do(a.state.set("k", 1))
         a.send("a", "note", {"n": 1})
