@@ -155,9 +155,9 @@ def find_tasks(wanted: RetentionQuery, now: Now) -> Op[RetentionPage]:
     rows = yield Query("task_expendable", (*(wanted.cursor or (-1, 0)), limit, _GROUPS))
     pieces: list[Piece] = []
     for _, _, id in rows:
-        family = yield Query("task_lineage", (id,))
-        if all(ended is not None and ended <= limit for _, ended, *_ in family):
-            pieces += yield from _task_pieces(family)
+        lineage = yield Query("task_lineage", (id,))
+        if all(ended is not None and ended <= limit for _, ended, *_ in lineage):
+            pieces += yield from _task_pieces(lineage)
     return RetentionPage(pieces, rows[-1][:2] if len(rows) == _GROUPS else None)
 
 

@@ -25,7 +25,6 @@ from agentbus.operations.task_ownership import (
     HeldTask,
     Redo,
     StepPosition,
-    family,
     known_task,
     make_waiting_ready,
     next_ending,
@@ -40,6 +39,7 @@ from agentbus.operations.task_ownership import (
     task_events,
     unsettled_waits,
     wake_holder,
+    with_subtasks,
 )
 from agentbus.operations.task_signatures import first_misfit
 from agentbus.operations.tasks import TRANSITIONS, problem_steps, retry_steps, wrong_state
@@ -137,7 +137,7 @@ def _release_if_abandoned(task: HeldTask, now: Now) -> Op[HeldTask]:
 
 
 def _halt(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError | None]:
-    for one in (yield from family(task)):
+    for one in (yield from with_subtasks(task)):
         if one.status == "running":
             yield Query("task_halting", (1, now.wall, one.number))
             yield from record(task_events([one], "task_halting", request.by, now, **_facts(request)))
@@ -151,7 +151,7 @@ def _halt(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError
 def _continue(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError | None]:
     if task.status == "running" and not task.halting:
         return wrong_state(task, "continue", ADVICE["continue"])
-    for one in (yield from family(task)):
+    for one in (yield from with_subtasks(task)):
         if one.halting:
             yield Query("task_halting", (0, now.wall, one.number))
             yield from record(task_events([one], "task_continued", request.by, now, **_facts(request)))
@@ -182,7 +182,7 @@ def _suspended_children(task: HeldTask) -> Op[list[HeldTask]]:
 
 
 def _stop(task: HeldTask, request: ControlRequest, now: Now) -> Op[AgentBusError | None]:
-    stopped = yield from stop_all((yield from family(task)), request.by, now, **_facts(request))
+    stopped = yield from stop_all((yield from with_subtasks(task)), request.by, now, **_facts(request))
     yield from notify_parents(stopped, now)
     return None
 
@@ -276,7 +276,7 @@ def set_auto(request: AutoRequest, now: Now) -> Op[Outcome[TaskRecord]]:
         return error
     # Including those that were stopped with it: they resume with it.
     stopped = [one for one in (yield from _suspended_children(task)) if one.status == "stopped"]
-    members = [*(yield from family(task)), *stopped]
+    members = [*(yield from with_subtasks(task)), *stopped]
     yield ExecuteMany("task_auto", [(int(request.on), now.wall, one.number) for one in members])
     yield from record([
         event(now.wall, "task_edited", ("task", one.id), request.by, changed={"auto": request.on}) for one in members

@@ -381,7 +381,7 @@ def supersede_steps(
     for child in [one.child for one in void if one.child is not None]:
         found = yield Query("task_standing", ([child],))
         for row in found:
-            members = yield from family(HeldTask(*row))
+            members = yield from with_subtasks(HeldTask(*row))
             stopped = yield from stop_all(members, by, now, reason=f"{task.id} runs again")
             yield Wake([ended_channel(one.id) for one in stopped])
             yield from notify_dependents([one.id for one in stopped], now)
@@ -414,7 +414,7 @@ def stop_all(tasks: Sequence[HeldTask], by: str | None, now: Now, **facts: Any) 
     return going
 
 
-def family(task: HeldTask) -> Op[list[HeldTask]]:
+def with_subtasks(task: HeldTask) -> Op[list[HeldTask]]:
     """Return a task with all its sub-tasks that have not ended."""
     rows = yield Query("task_descendants", (task.id,))
     return [task, *(HeldTask(*row) for row in rows)]
