@@ -242,10 +242,10 @@ class MCPResponse(Response):
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._answer(receive, _Sender(self, send).send)
+        await self._answer(receive, _HeaderSender(self, send).send)
 
 
-class _Sender:
+class _HeaderSender:
     """Adds the headers of a response to what the MCP server sends."""
 
     def __init__(self, response: Response, send: Send) -> None:

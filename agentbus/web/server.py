@@ -37,7 +37,7 @@ HEADER_TIMEOUT = 10.0
 """Seconds in which the headers of a request must arrive."""
 KEEP_ALIVE = 30
 MAX_CONNECTIONS = 1000
-_JOINED = 64 * 1024
+_MAX_BUFFERED = 64 * 1024
 """Bytes that are written at once, without waiting for more."""
 _GRACE = 1
 """Seconds for requests under way when the server stops. Streams end at once."""
@@ -113,9 +113,9 @@ async def serve(
         task = asyncio.create_task(server.serve(sockets=[listener]), name="agentbus web")
         stack.push_async_callback(_stop, server, app, task)
         await asyncio.wait({task, asyncio.ensure_future(server.accepting.wait())}, return_when=asyncio.FIRST_COMPLETED)
-        stack.callback(_forget, announce(bus_id, url))
+        stack.callback(_remove, announce(bus_id, url))
         page = os.path.join(state_directory(bus_id), f"open-{os.getpid()}.html")
-        stack.callback(_forget, page)
+        stack.callback(_remove, page)
         ready(Ready(url, f"{url}#token={access.secret}", port, page))
         await asyncio.shield(task)
 
@@ -145,7 +145,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-class _Joined:
+class _BufferedTransport:
     """A transport that writes together what is written in one step of the event loop: the head of a response and its
     body, which uvicorn writes apart."""
 
@@ -163,7 +163,7 @@ class _Joined:
             self._loop.call_soon(self.flush)
         self._parts.append(data)
         self._size += len(data)
-        if self._size > _JOINED:
+        if self._size > _MAX_BUFFERED:
             self.flush()
 
     def flush(self) -> None:
@@ -181,18 +181,18 @@ class _Joined:
         self._transport.abort()
 
 
-class _Guarded(H11Protocol):
+class _TimedProtocol(H11Protocol):
     """Closes a connection whose headers do not arrive in time: uvicorn would wait indefinitely."""
 
     _timer: asyncio.TimerHandle | None = None
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        # A log of requests would have their queries.
+        # The access log would contain the queries of requests.
         self.access_log = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(_Joined(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(_BufferedTransport(transport, self.loop))  # type: ignore[arg-type]
         self._arm()
 
     def data_received(self, data: bytes) -> None:
@@ -224,7 +224,7 @@ class _Guarded(H11Protocol):
 def _config(app: Application) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=_Guarded,
+        http=_TimedProtocol,
         ws="none",
         lifespan="off",
         loop="none",
@@ -294,7 +294,7 @@ def _url(settings: ServerSettings, port: int) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}{settings.base_path}/"
 
 
-def _forget(path: str) -> None:
+def _remove(path: str) -> None:
     with suppress(OSError):
         os.unlink(path)
 
