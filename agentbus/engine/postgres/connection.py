@@ -63,7 +63,7 @@ _SETTINGS = {
 _PROBES = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 """Seconds before the first probe and between probes; their number; milliseconds until unacknowledged data fails."""
 WRITING = {
-    # A promise is on the disk, whatever the server's default is.
+    # A confirmed commit must be on the disk, whatever the default of the server.
     "synchronous_commit": "on",
     # Every statement finds its rows by an index, from the first message to the millionth, even with statistics of an
     # empty table; and it is planned once.
@@ -79,7 +79,7 @@ _NUMBERS = {
 }  # fmt: skip
 """The type bigint[], which is the same on every server."""
 _BODIES = {**_NUMBERS, "oid": 1001, "name": "_bytea", "elemtype": 17, "elemtype_name": "bytea"}
-"""The type bytea[], likewise."""
+"""The type bytea[]."""
 
 
 class _Sessions:
@@ -399,7 +399,7 @@ class Retries:
 
     def __init__(self, address: Address, timeout: float, error: BaseException) -> None:
         self._timeout = timeout
-        self._begun = time.monotonic()
+        self._started = time.monotonic()
         self._crowded: float | None = None
         if driver_errors.is_lost(error):
             crowded = driver_errors.is_crowded(error)
@@ -415,7 +415,7 @@ class Retries:
         now = time.monotonic()
         if error is None or not driver_errors.is_crowded(error):
             self._crowded = None
-            return now - self._begun > self._timeout
+            return now - self._started > self._timeout
         self._crowded = now if self._crowded is None else self._crowded
         return now - self._crowded > self._crowding
 
@@ -466,7 +466,7 @@ class Admission:
             self._inside += 1
             return
         loop = asyncio.get_running_loop()
-        begun = loop.time()
+        started = loop.time()
         turn: asyncio.Future[None] = loop.create_future()
         self._line.append(turn)
         try:
@@ -476,7 +476,7 @@ class Admission:
                 self._next()
                 if not turn.done() and (refusal := self._refusal) is not None:
                     raise TooManyConnections(**refusal.facts)
-                if not turn.done() and loop.time() - max(begun, self._opened) > timeout:
+                if not turn.done() and loop.time() - max(started, self._opened) > timeout:
                     raise LockTimeout(path=address.shown, pid="of this process", waited=timeout)
         except BaseException:
             if turn.done():

@@ -64,7 +64,7 @@ class PostgresEngine(AsyncEngine[Writer]):
         )
         self._writer = Writer(runner, bell)
         self._readers = Readers(self._address, self._lock_timeout, lender=runner)
-        bell.is_barred = lambda: runner.is_refused
+        bell.is_refused = lambda: runner.is_refused
         runner.is_heard = bell.is_heard
         runner.refused = self._close_idle
         try:

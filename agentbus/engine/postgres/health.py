@@ -81,7 +81,7 @@ async def _guards(readers: Readers) -> Found:
     off = [name for (name,) in await readers.fetch("server_unguarded")]
     if off:
         text = f"triggers of {', '.join(off)} are disabled: foreign keys and types are not checked"
-        return "error", text, "enable them (ALTER TABLE … ENABLE TRIGGER ALL) and check the rows written meanwhile"
+        return "error", text, "enable them (ALTER TABLE … ENABLE TRIGGER ALL) and check the rows written without them"
     unsound = [name for (name,) in await readers.fetch("server_unsound")]
     if unsound:
         text = f"invalid, or not validated for every row: {', '.join(unsound)}"

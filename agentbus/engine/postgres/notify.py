@@ -69,7 +69,7 @@ class Bell:
         self._asks = False
         self._ask_at = 0.0
         self._closed = False
-        self.is_barred: Callable[[], bool] = bool
+        self.is_refused: Callable[[], bool] = bool
         """Return True while the bus needs its next connection for something more urgent."""
 
     async def open(self) -> None:
@@ -168,21 +168,21 @@ class Bell:
                 raise
 
     async def _reconnect(self) -> None:
-        """Reconnect, then wake all waiters: notifications sent meanwhile are lost."""
+        """Reconnect, then wake all waiters: notifications sent in between are lost."""
         from tenacity import AsyncRetrying
 
-        def enough(_: RetryCallState) -> bool:
+        def is_over(_: RetryCallState) -> bool:
             return self._closed
 
-        async def again() -> None:
+        async def attempt() -> None:
             terminate(self._connection)
-            if self.is_barred():
-                raise _Barred
+            if self.is_refused():
+                raise _Refused
             await self.open()
             await self._notify()
 
         try:
-            await AsyncRetrying(stop=enough, wait=_pause, reraise=True)(again)
+            await AsyncRetrying(stop=is_over, wait=_pause, reraise=True)(attempt)
         except Exception as error:
             if not self._closed:
                 log.warning("doorbell lost: %s", error)
@@ -210,7 +210,7 @@ class Bell:
             await self._reconnect()
 
 
-class _Barred(Exception):
+class _Refused(Exception):
     """The doorbell must not connect now."""
 
 

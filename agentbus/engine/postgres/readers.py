@@ -113,13 +113,13 @@ class Readers:
 
         retries = Retries(self._address, self._lock_timeout, lost)
 
-        def enough(state: RetryCallState) -> bool:
+        def is_over(state: RetryCallState) -> bool:
             last = state.outcome.exception() if state.outcome is not None else None
             return self._closed or self._stopping or retries.are_over(last)
 
         retrying = AsyncRetrying(
             retry=retry_if_exception(driver_errors.is_lost),
-            stop=enough,
+            stop=is_over,
             wait=pause_of,
             reraise=True,
         )

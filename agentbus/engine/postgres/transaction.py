@@ -125,7 +125,7 @@ class TransactionRunner:
         return self._lock_timeout if self._limit is None else self._limit
 
     async def _run(self, calls: Sequence[Call]) -> Bells:
-        begun = time.perf_counter()
+        started = time.perf_counter()
         self._doubted = None
         try:
             try:
@@ -141,7 +141,7 @@ class TransactionRunner:
             return self._failed(calls, error)
         if log.isEnabledFor(logging.DEBUG):
             names = ", ".join(sorted({call.operation.name for call in calls}))
-            log.debug("%d calls (%s) in %.2f ms", len(calls), names, (time.perf_counter() - begun) * 1000)
+            log.debug("%d calls (%s) in %.2f ms", len(calls), names, (time.perf_counter() - started) * 1000)
         return bells
 
     async def lend(self, work: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
@@ -195,13 +195,13 @@ class TransactionRunner:
 
         retries = Retries(self._address, self._effective_timeout, error.reason)
 
-        def enough(state: RetryCallState) -> bool:
+        def is_over(state: RetryCallState) -> bool:
             last = state.outcome.exception() if state.outcome is not None else None
             return self._stopping or retries.are_over(last.reason if isinstance(last, _Lost) else last)
 
         retrying = AsyncRetrying(
             retry=retry_if_exception_type((_Lost, _Conflict)),
-            stop=enough,
+            stop=is_over,
             wait=pause_of,
             reraise=True,
         )
@@ -298,7 +298,9 @@ class TransactionRunner:
         await connection.execute("COMMIT")
         self._cache.forget()
         if not rows and not certain:
-            return self._failed([call], StoreError(path=self._address.shown, reason="messages were removed meanwhile"))
+            return self._failed(
+                [call], StoreError(path=self._address.shown, reason="messages were deleted concurrently")
+            )
         self._doubted = None
         return await self._written(connection, call, doubted, rows) if rows else None
 
@@ -369,7 +371,7 @@ class TransactionRunner:
         return await self._commit(connection, calls, bells, [])
 
     async def _begin(self, connection: Connection, calls: Sequence[Call]) -> Now:
-        # Only promises wait for the disk: a crash that undoes a claim or a heartbeat only repeats work.
+        # Only durable calls wait for the disk: a crash that undoes a claim or a heartbeat only repeats work.
         begin = "BEGIN" if any(call.durable for call in calls) else "BEGIN; SET LOCAL synchronous_commit = off"
         if self._limit is not None:
             begin += f"; SET LOCAL lock_timeout = {lock_timeout_ms(self._limit):d}"
