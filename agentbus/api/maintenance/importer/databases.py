@@ -92,9 +92,9 @@ class _Task:
         self._number = number
         self._limit = mapper.payload
         self._rest = {name: value for name, value in row.items() if value is not None}
-        begun = mapper.time(row, "created_at", "created", "started_at", "timestamp")
-        self._dated = begun is not None
-        self._created = mapper.modified if begun is None else begun
+        created_at = mapper.time(row, "created_at", "created", "started_at", "timestamp")
+        self._dated = created_at is not None
+        self._created = mapper.modified if created_at is None else created_at
         changed = mapper.time(row, "updated_at", "last_updated", "completed_at", "ended_at", "updated")
         self._updated = max(self._created, changed or self._created)
 

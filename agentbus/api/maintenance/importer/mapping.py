@@ -302,8 +302,8 @@ class Mapper:
             self.tally.change(
                 line, f"session {session} has the unknown status {_quoted(said)}, imported as interrupted"
             )
-        begun = self._time(known, *STARTED)
-        created = self.modified if begun is None else begun
+        created_at = self._time(known, *STARTED)
+        created = self.modified if created_at is None else created_at
         updated = max(created, self._time(known, *UPDATED) or created)
         ended = max(created, self._time(known, *_FINISHED) or updated)
         error = text_of(known.pick("error", "error_message", "error_details"))
@@ -329,7 +329,7 @@ class Mapper:
                     error=reason if status in {"interrupted", "failed"} else None,
                     created=created, updated=updated, ended=ended if status in _ENDED else None,
                 ),
-                dated=begun is not None, number=line,
+                dated=created_at is not None, number=line,
             )
         ]  # fmt: skip
         items += self._meeting(session, raw, created, updated, line)
