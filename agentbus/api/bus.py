@@ -249,11 +249,11 @@ class Bus:
         if core.tracer is not None:
             core.tracer.closed(self)
         left = not self._engine.process
-        # While leases are still renewed.
+        # Leases are still renewed while the threads finish.
         await self._threads.finish()
         ending = await self._heartbeat.stop()
         if self._engine.process:
-            # If this takes too long, closing the engine writes it: the agents must not seem alive.
+            # If this times out, the engine records it when it closes: the agents must not seem alive.
             with suppress(AgentBusError):
                 left = await finish_shielded(self._engine, self._leave())
         if not left or not self._engine.process:

@@ -379,7 +379,7 @@ class _Repeater:
             await self._save(await self._make_snapshot())
 
     async def _make_snapshot(self) -> Any:
-        """Call ``make`` on the loop, even if it is a plain function: its data must not change meanwhile."""
+        """Call ``make`` on the loop, even if it is a plain function: its data must not change during the call."""
         value = self._make()
         return await value if inspect.isawaitable(value) else value
 

@@ -302,7 +302,7 @@ class Message(AsyncOnly):
             raise Misuse(reason=f"the block of {self.message_id} is open already")
         # Renewal would start on the event loop of the caller.
         self._agent._engine.check()
-        # Not a cancel scope: another task may leave the block than entered it (a generator that is closed).
+        # Not a cancel scope: the task that leaves the block may not be the one that entered it (a closed generator).
         self._task = asyncio.current_task()
         self._unit = Unit(self._agent, self.session)._begin()
         self._span: Span | None = None

@@ -261,7 +261,7 @@ class _Blockage:
         if not self._reported and seconds * 2000 > self.lease:
             self._reported = True
             log.warning(
-                "the event loop was blocked for %.1f s by %s; leases are renewed by a thread meanwhile: run blocking "
+                "the event loop was blocked for %.1f s by %s; a thread renews the leases until then: run blocking "
                 "code in a plain function, or in anyio.to_thread.run_sync",
                 seconds, self.blocker,
             )  # fmt: skip

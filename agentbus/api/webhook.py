@@ -65,7 +65,7 @@ async def post(webhook: Webhook, id: str, body: bytes) -> Delivery:
     except Refused as error:
         return Delivery(str(error))
     except ssl.SSLCertVerificationError as error:
-        # Behind the comma is the name of the host.
+        # The host name follows the comma.
         return Delivery(f"the certificate was refused: {error.verify_message.partition(',')[0]}")
     except ssl.SSLError as error:
         return Delivery(f"TLS failed: {error.reason or 'no reason given'}")

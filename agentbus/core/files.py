@@ -72,11 +72,11 @@ def check_directory(path: str) -> None:
     try:
         found = os.lstat(path)
     except OSError:
-        # Missing, or out of reach: the caller learns that from its own call.
+        # Missing or inaccessible: the call of the caller reports that.
         return
     if stat.S_ISLNK(found.st_mode):
         raise UnsafeFile(path=path, reason=_LINK)
-    # A file that is in its way does no harm: no directory can be made there.
+    # A file at this path is harmless: no directory can be created there.
     reason = ownership_problem(found) if stat.S_ISDIR(found.st_mode) else None
     if reason is not None and not _is_trusted(path):
         raise UnsafeFile(path=path, reason=reason)
@@ -98,7 +98,7 @@ def open_file(path: str | os.PathLike[str], flags: int) -> int:
     try:
         descriptor = os.open(name, flags | _FLAGS, 0o600)
     except OSError as error:
-        # Some systems say EMLINK or EFTYPE where others say ELOOP.
+        # Some systems report EMLINK or EFTYPE where others report ELOOP.
         check_file(name)
         if error.errno in _NO_REGULAR_FILE:
             raise UnsafeFile(path=name, reason=_NO_FILE) from None

@@ -79,7 +79,7 @@ def _status(pid: int) -> list[bytes]:
     except OSError:
         return []
     try:
-        # The command's name is in parentheses and may hold anything, half a character too.
+        # The command's name is in parentheses and may contain anything, even part of a character.
         return os.read(file, 4096).rpartition(b")")[2].split(None, 20)
     except OSError:
         return []

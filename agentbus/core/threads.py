@@ -64,7 +64,7 @@ async def yield_to_loop() -> None:
 
 
 async def sleep(seconds: float) -> None:
-    """Sleep; on an event loop, other tasks run meanwhile."""
+    """Sleep; on an event loop, other tasks continue to run."""
     if has_loop():
         import asyncio
 

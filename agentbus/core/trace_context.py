@@ -117,9 +117,9 @@ class Span:
             self._token = _context.set(self.trace)
 
     def end(self, error: BaseException | None = None) -> None:
-        """End it, with the error that it ended with."""
+        """End the span, with the error of its work."""
         if self._token is not None:
-            # Another task may end it than began it.
+            # It may be ended by another task than the one that started it.
             with suppress(ValueError):
                 self._token.var.reset(self._token)
             self._token = None

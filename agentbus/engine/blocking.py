@@ -134,7 +134,7 @@ class WaitingProcess(ABC):
         return rung
 
     def _send_heartbeat(self) -> None:
-        """Send a heartbeat. If this process was marked dead meanwhile, register its channels again."""
+        """Send a heartbeat. If this process has been marked dead, register its channels again."""
         if self._store.write(heartbeat, HeartbeatRequest(self.process, (), self._store.lock_wait_ms())):
             known, self._channels = self._channels, ()
             self.listen(known)

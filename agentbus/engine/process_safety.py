@@ -51,7 +51,7 @@ def unregister_open_files(*files: File) -> None:
 
 class OpenDatabase:
     """A connection of this process to the database at ``path``, registered before it is opened: another thread may
-    fork meanwhile."""
+    fork in the meantime."""
 
     def __init__(self, path: str) -> None:
         _paths[self] = path

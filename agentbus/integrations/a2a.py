@@ -120,7 +120,7 @@ class AgentBusTaskStore(HistoryAdapter, TaskStore):
             found = [one for one in found if _order(one) < cursor.sort_key()]
         token = encode_list_tasks_cursor(_cursor(found[size - 1])) if len(found) > size else None
         items = [await self._histories.get(KIND, one.name, _KEY) for one in found[:size]]
-        # One that was deleted meanwhile is left out.
+        # One that has been deleted is left out.
         tasks = [_decode(item) for item in items if item is not None]
         return ListTasksResponse(next_page_token=token, tasks=tasks, total_size=total, page_size=size)
 

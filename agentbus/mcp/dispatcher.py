@@ -67,7 +67,7 @@ class Cancellation:
 
     def cancel(self) -> None:
         """Cancel the call. Called by any thread."""
-        # In this order: the call sets its action first, and then looks.
+        # In this order: the call first sets its action, then checks the flag.
         self.cancelled = True
         if self._interrupt is not None:
             self._interrupt()
@@ -287,7 +287,7 @@ class Dispatcher:
             from agentbus.core.trace_context import propagate, trace_of
 
             propagate(trace_of(request.meta))
-        # A subscription has no end of its own.
+        # A subscription never ends by itself.
         if core.tracer is None or request.method == "subscriptions/listen":
             return self._checked(context)
         tool = request.name if request.method == "tools/call" and request.name in self._tools else None

@@ -120,7 +120,7 @@ class MCPEndpoint:
             elif isinstance(message, Request):
                 await self._answer(message, connection, client, receive, send)
             else:
-                # No notification has an effect: a connection that is closed cancels its call.
+                # Notifications have no effect here: closing the connection cancels a call.
                 await _respond(send, 202, b"")
         except Fault as fault:
             await _respond_with_fault(send, fault)
@@ -138,7 +138,7 @@ class MCPEndpoint:
             if notifications.qsize() < _MAX_QUEUED:
                 notifications.put_nowait(message)
             else:
-                # It does not read: it subscribes again, and reads everything again.
+                # The client does not read: it must subscribe again, and read everything again.
                 context.cancellation.cancel()
 
         context = self._dispatcher.open(request, connection, emit)
@@ -206,7 +206,7 @@ class MCPEndpoint:
     async def _run(self, calls: _Calls) -> None:
         """Answer requests on a thread, one after the other, up to one that is cancelled."""
         if self._limiters is None:
-            # Calls that wait keep no others from a thread.
+            # Waiting calls must not take the threads of the others.
             self._limiters = CapacityLimiter(_MAX_THREADS), CapacityLimiter(self._max_waiting)
         await to_thread.run_sync(self._call, calls, limiter=self._limiters[calls.waits])
 
@@ -219,7 +219,7 @@ class MCPEndpoint:
             except Fault as fault:
                 calls.outcome.append(fault)
             except Exception:
-                # As the HTTP API: the log has the details, the response only their number.
+                # As in the HTTP API, the log has the details, the response only their number.
                 number = secrets.token_hex(4)
                 log.exception("unexpected error %s in %s", number, context.request.method[:100])
                 text = f"unexpected error {number}"

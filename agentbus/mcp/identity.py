@@ -104,7 +104,7 @@ class SessionIdentity:
             try:
                 return renew(bus.agent(self.current), pools, session)
             except (AgentFenced, UnknownAgent):
-                # Taken for dead meanwhile: it continues as a new incarnation.
+                # It was marked failed in the meantime: it continues as a new incarnation.
                 known: str | None = self.current.partition("#")[0]
         else:
             shared = self._join_hooks(bus, pools, session, name, type)

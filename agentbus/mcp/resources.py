@@ -109,7 +109,7 @@ class BusResources:
                 while True:
                     channels = _channels(bus, uris)
                     if seen is None or channels != waiter.channels:
-                        # The agent has joined, or another pool. The first wait returns at once, when changes wake it.
+                        # The agent has joined the bus or another pool. Waiting once registers the channels.
                         waiter.close()
                         waiter = bus._listening.listen(channels)
                         run(waiter.wait(0))

@@ -155,7 +155,7 @@ def _fail_agents(request: CheckLiveness, failed: Failed, now: Now) -> Op[None]:
 
 
 def _silent(request: CheckLiveness, now: Now) -> Op[dict[int, _Process]]:
-    """Return the silent processes that have sent no heartbeat meanwhile."""
+    """Return the silent processes that have sent no heartbeat since."""
     processes = [*request.stalled, *request.unseen]
     rows = (yield Query("process_beats", (processes,))) if processes else []
     found = [_Process(*row) for row in rows]

@@ -257,7 +257,7 @@ def open_notifiers(names: tuple[str, ...], now: Now) -> Op[Outcome[None]]:
 
 @single_operation(durable=False)
 def pass_events(request: PassRequest, now: Now) -> Op[Outcome[None]]:
-    """Move a notifier past events that concern no notification, unless it was moved or leased meanwhile."""
+    """Move a notifier past events that concern no notification, unless it has been moved or leased."""
     row = yield from _row(request.notifier)
     is_free = row is not None and _status(row, now) != "delivering"
     if is_free and row is not None and (row.cursor, row.until) == (request.cursor, request.until):
@@ -466,7 +466,7 @@ def _notification(
         facts = {"subjects": [group.event.subject for group in selected[:_MAX_NAMED]]}
     error = one.facts.get("error") or one.facts.get("reason")
     return Notification(
-        # The time tells an event from another one with its number, on a bus that was replaced by a backup.
+        # The time distinguishes events with the same id, after the bus was replaced by a backup.
         id=f"{request.bus_id}-{wanted.name}-{first}-{until}-{selected[0].event.at:x}",
         kind=kind,
         severity=severity,

@@ -75,7 +75,7 @@ class PlanBasis(msgspec.Struct, frozen=True):
             return "its agents are not what they were"
         if self.documents != present.documents:
             return "its documents are not what they were"
-        return None if self == present else "it was continued meanwhile"
+        return None if self == present else "it was continued"
 
 
 def outline(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, PlanBasis] | None]:

@@ -104,7 +104,7 @@ def _has_ended(kind: object, owner: object) -> Op[bool]:
 
 
 def _remove_messages(pieces: Sequence[Piece], step: _Removal) -> Op[list[Piece]]:
-    # A dead letter that was requeued meanwhile is not finished, or has finished later than all of these.
+    # A dead letter that has been requeued is not finished, or has finished later than all of these.
     latest = max(piece.mark[0] for piece in pieces)
     rows = yield Query("message_remove", ([piece.key for piece in pieces], latest))
     yield Query("receipt_delete", ([id for (id,) in rows],))

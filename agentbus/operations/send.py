@@ -392,7 +392,7 @@ def _unknown(to: Address, index: int) -> AgentBusError:
 def _ended(draft: Draft, to: Address, directory: _Directory, index: int) -> AgentBusError | None:
     """Return the error if the recipient has ended and would not read the message."""
     if to.kind == "agent" and not draft.reply:
-        # A person is not registered, and never ends.
+        # An operator is not registered, and never ends.
         reader = directory.agents.get(to.name)
         if reader is not None and reader.status in {"completed", "stopped"}:
             return AgentEnded(agent=to.name, status=reader.status, item=index)
@@ -461,7 +461,7 @@ def _boxes(draft: Draft, directory: _Directory) -> list[int] | None:
     if to.kind == "agent" and (reader := directory.agents.get(to.name)) is not None:
         return [reader.mailbox]
     if to.kind in {"agent", "pool"}:
-        # No agent has the name of a person.
+        # No agent has the name of an operator.
         box = (directory.pools if to.kind == "pool" else directory.operators).get(to.name)
         return None if box is None else [box]
     if to.kind == "task":

@@ -127,7 +127,7 @@ def clean_up(request: CleanUpRequest, now: Now) -> Op[Outcome[CleanedUp]]:
     rows = yield Query("message_lapsed_anywhere", (now.awake, request.limit))
     lapsed = [Held(*row) for row in rows]
     yield from take_back(lapsed, "its lease ran out", now)
-    # Last: released messages may have expired meanwhile.
+    # Last: released messages may have expired.
     mailboxes = sorted({*request.mailboxes, *(message.mailbox for message in lapsed)})
     expired = (yield Query("message_expire_some", (now.wall, mailboxes, request.limit))) if mailboxes else []
     more = request.limit in {len(lapsed), len(expired)}

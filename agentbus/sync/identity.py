@@ -192,7 +192,7 @@ def join_client(
         joined = _register_for_hooks(bus, agent, record, pid, owner)
     else:
         joined = bus.agent(agent)
-    # Another registration of the same name was faster, and is the agent's own.
+    # A concurrent registration under this name is that of the agent itself.
     epoch = joined.epoch if joined._has_called else None if known is None else known.hook
     named = known is not None and known.named
     remember_client(bus, joined.id, session=session, process=process, hook=epoch, named=named)

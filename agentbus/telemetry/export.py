@@ -55,7 +55,7 @@ def _exports(signal: str) -> bool:
 def _resource() -> Resource:
     from opentelemetry.sdk.resources import Resource
 
-    # Variables of the environment win.
+    # Environment variables take precedence.
     return Resource.create({} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "agentbus"})
 
 

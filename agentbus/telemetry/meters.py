@@ -72,7 +72,7 @@ class Observed:
         self._loop = asyncio.get_running_loop()
         home: str | None = bus._engine.home
         self.name = "postgresql" if home is None else os.path.basename(os.path.dirname(os.path.abspath(home)))
-        """Tells the buses of a process apart: the directory that the bus is in."""
+        """Distinguishes the buses of a process: the directory of the bus."""
         self._families: Sequence[Family] = ()
         self._served: set[str] | None = None
         """The instruments that the last metrics have served; None before the first reader."""

@@ -24,7 +24,7 @@ class SharedReads:
             task = self._next[key]
         else:
             task = self._next[key] = asyncio.create_task(self._run(key, running, run), name="agentbus read")
-        # One client that leaves does not take the read from the others.
+        # A client that leaves must not cancel the read of the others.
         return await asyncio.shield(task)
 
     async def _run(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 HEARTBEAT = 15.0
-"""Seconds of silence after which a comment is sent, so that proxies and clients know that the stream lives."""
+"""Seconds of silence after which a comment is sent, so that proxies and clients know that the stream is open."""
 SEND_TIMEOUT = 10.0
 """Seconds that a client may take to make room for the next event."""
 RETRY = 1000

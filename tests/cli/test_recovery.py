@@ -14,7 +14,7 @@ def team(shell: Shell) -> None:
     """A session of which one agent failed and one lives in a process that is gone; and an agent at work elsewhere."""
     gone = subprocess.Popen(["cat"], stdin=subprocess.PIPE)
     with open_bus(shell.directory / ".agentbus") as bus:
-        bus.begin("planning", id="s")
+        bus.start_session("planning", id="s")
         bus.register("failed", type="worker", session="s").fail("crashed")
         bus.register("dead", type="worker", session="s", pid=gone.pid)
         bus.register("alive", type="worker").send("dead", "note", 1)
@@ -88,7 +88,7 @@ def test_where_there_is_no_bus_nothing_is_made(nowhere: Shell) -> None:
 
 def test_a_degraded_session_is_told_what_helps(shell: Shell) -> None:
     with open_bus(shell.directory / ".agentbus") as bus:
-        bus.begin("planning", id="s")
+        bus.start_session("planning", id="s")
         alive = bus.register("alive", type="worker", session="s")
         bus.register("failed", type="worker", session="s")
         alive.send("failed", "note", 1)
@@ -108,14 +108,14 @@ def test_a_degraded_session_is_told_what_helps(shell: Shell) -> None:
 
 def test_a_deserted_session_is_listed_while_work_waits(shell: Shell) -> None:
     with open_bus(shell.directory / ".agentbus") as bus:
-        bus.begin("planning", id="s")
+        bus.start_session("planning", id="s")
         last = bus.register("last", type="worker", session="s")
         bus.register("w", type="worker", session="s")
         last.send("w", "note", 1)
         bus.agent("w").fail("crashed")
         bus.do(bus.recovery.clear("w"))
         last.complete()
-        bus.begin("building", id="done")
+        bus.start_session("building", id="done")
         bus.register("d", type="worker", session="done").complete()
     rows = [line.split("\t") for line in shell.say("session", "interrupted").splitlines()]
     assert [(row[0], row[-1]) for row in rows] == [("s", "deserted")]

@@ -32,7 +32,7 @@ def check_moment(time: object) -> int:
             raise InvalidInput(
                 reason=f"{time!r} has no time zone, so it names no moment: datetime(…, tzinfo=UTC), or .astimezone()"
             )
-        # It may be in the year 10000: by its offset, or once rounded.
+        # Its offset or rounding can move it to the year 10000.
         time = max(0.0, time.timestamp())
     if isinstance(time, bool) or not isinstance(time, int | float):
         raise InvalidInput(reason=f"{time!r} is not a time: pass an aware datetime, or seconds since the epoch")

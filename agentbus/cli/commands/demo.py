@@ -147,7 +147,7 @@ def print_summary(rows: list[tuple[str, str, bool | None]], verdict: str, good: 
     console = Console()
     console.print()
     if console.width < _NARROW:
-        # A table would break the words.
+        # A table would wrap within words.
         for name, value, kept in rows:
             console.print(f"{name}: {value}{'' if kept is None else ' ✓' if kept else ' ✗'}")
     else:

@@ -201,7 +201,7 @@ class Hook:
 
         pid = self.pid
         if self.fixed is not None:
-            # Its name says who it is, not its session: an incarnation that is named does not come back.
+            # The name identifies the agent, not its session. A name with an epoch is one incarnation: it never returns.
             return None if "#" in self.fixed else join_client(self.bus, self.fixed, session=None, process=None, pid=pid)
         process = None if self.client in _SHARED_PROCESS else client_process(pid)
         if self.given.session is None and process is None:
@@ -321,7 +321,7 @@ def _show(hook: Hook, agent: BlockingAgent, taken: Taken | None, introduced: boo
     if taken is not None and messages:
         texts.append(frame(messages, agent.id, option, more=taken.more))
     done = _confirmation(hook, agent, messages) if messages else None
-    # From here on it is too late to give up: half an answer would be none.
+    # No timeout from here on: the client cannot use part of an answer.
     signal.setitimer(signal.ITIMER_REAL, 0)
     output = sys.stdout.buffer
     output.write(answer(hook.client, hook.event, hook.given.hook_event_name, "\n\n".join(texts)) + b"\n")
@@ -354,7 +354,7 @@ def _confirm(hook: Hook, request: UnitRequest) -> None:
     and end must be short, and closing the store takes longer."""
     from agentbus.operations.protocol import unit
 
-    # An agent that has ended meanwhile is shown them again: a second answer now would spoil the first.
+    # If the agent has ended, it is shown them again: a second answer now would corrupt the first.
     with suppress(AgentFenced, UnknownAgent):
         _unless_changed(lambda: hook.bus.write(unit, request))
     os._exit(DONE)

@@ -79,7 +79,7 @@ def environment_of(trace: str | None) -> dict[str, str]:
         return {}
     from agentbus.core.trace_context import headers_of
 
-    # A state of another trace must not stay.
+    # A tracestate from the environment belongs to another trace.
     return {name.upper(): value for name, value in {"tracestate": "", **headers_of(trace)}.items()}
 
 

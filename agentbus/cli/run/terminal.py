@@ -58,7 +58,7 @@ class Tail:
             text, cut = self._bytes.decode(errors="replace"), self._cut
         lines = _ESCAPES.sub("", text).rstrip("\r\n").split("\n")
         if cut and len(lines) > 1:
-            # Its start was cut.
+            # Its start is missing.
             del lines[0]
         shown = [_CONTROLS.sub("", line.rstrip("\r").rpartition("\r")[2]) for line in lines[-TAIL_LINES:]]
         return "\n".join(shown)[-TAIL_CHARACTERS:]

@@ -140,7 +140,7 @@ def _store(before: Snapshot, after: str | None, *, private: bool) -> bool:
         return True
     folder, name = os.path.split(before.real)
     temporary = f"{folder}/.{name}.agentbus-tmp"
-    # Of a run that was killed: runs do not overlap.
+    # A leftover of a run that was killed: runs do not overlap.
     delete_quietly(temporary)
     try:
         _create(temporary, after, before.mode if before.mode is not None else 0o600 if private else 0o644)

@@ -64,7 +64,7 @@ class Change:
             before = self.read()
             after = edit(before)
         elif remove and self.read().text is None:
-            # Nothing is created in order to remove it.
+            # There is nothing to remove; a change would create the file.
             before, after = self.read(), None
         else:
             before, after = files.change(self.path, edit, within=self._within, private=self.where.scope == USER)

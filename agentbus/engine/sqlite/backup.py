@@ -1,7 +1,7 @@
 """Backups through SQLite's backup interface, verified before they get their name.
 
 Everything here blocks, on its own connections: callers with an event loop use a thread. The copy is one read
-transaction: writers continue meanwhile, and it contains everything committed before it started.
+transaction: writers continue during the copy, and it contains everything committed before it started.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ class SQLiteEngine(AsyncEngine[Writer]):
         except sqlite3.Error as error:
             raise translate_error(error, self._home) from error
         except ValueError as error:
-            # aiosqlite raises it if the connection was closed meanwhile.
+            # aiosqlite raises it if the connection was closed in the meantime.
             if self._reader is None:
                 raise BusClosed from error
             raise

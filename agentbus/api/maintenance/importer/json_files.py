@@ -159,7 +159,7 @@ def read_head(path: Path, owns_file: OwnsFile, size: int = 16) -> bytes:
 
 
 def read_json_file(path: Path, owns_file: OwnsFile) -> Contents:
-    """Read a whole file, which must not change meanwhile."""
+    """Read a whole file, which must not change during the read."""
     with open_file(path, owns_file) as file:
         before = os.fstat(file)
         if before.st_size > MAX_BYTES:
