@@ -131,7 +131,7 @@ def counted(figure: Figure, request: pytest.FixtureRequest) -> Iterator[None]:
     _done.clear()
     yield
     name = request.node.callspec.params["engine"]
-    figure(name, **{"examples": _done["examples"], "steps": _done["steps"], "different from the model": 0})
+    figure(name, **{"examples": _done["examples"], "steps": _done["steps"], "that differ from the model": 0})
 
 
 @pytest.mark.slow

@@ -161,7 +161,7 @@ async def test_a_poison_message_does_not_affect_other_prefetched_messages(
     assert sorted([*done, *(message.payload for message in rest)]) == [0, 1, 3, 4]
     record = await stored(bus, ids[2])
     counted = sum(message.attempts - 1 for message in rest)
-    figure(deliveries=f"{record.attempts} of {record.max_attempts}", neighbours=4, attempts_counted_of_those=counted)
+    figure(deliveries=f"{record.attempts} of {record.max_attempts}", neighbours=4, of_them_counted=counted)
     assert (record.status, record.attempts) == ("dead", 3)
 
 

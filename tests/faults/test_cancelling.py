@@ -77,7 +77,7 @@ async def test_a_cancel_storm_loses_no_acknowledged_send_and_doubles_none(
         lost = [n for n in acknowledged if there[f"s-{n}"] != 1]
         doubled = [name for name, times in there.items() if times > 1]
         unheard = f"{len(there) - len(acknowledged)} committed though cancelled"
-        figure(unheard, cancelled=hit, acknowledged=len(acknowledged), lost=len(lost), doubled=len(doubled))
+        figure(unheard, cancelled=hit, acknowledged=len(acknowledged), lost=len(lost), duplicated=len(doubled))
         assert hit >= sends // 4
         assert not lost
         assert not doubled
@@ -126,7 +126,7 @@ async def test_a_cancelled_receive_releases_its_message_uncounted(tmp_path: Path
             left = value(tmp_path, "SELECT count(*) FROM messages WHERE status <> 'acked'")
         doubled = {n: times for n, times in handled.items() if times > 1}
         lost = RECEIVES - len(handled)
-        figure("receives", cancelled=hit, acknowledged=len(handled), lost=lost, doubled=len(doubled))
+        figure("receives", cancelled=hit, acknowledged=len(handled), lost=lost, duplicated=len(doubled))
         assert hit > RECEIVES // 4
         assert len(handled) == RECEIVES
         assert not doubled

@@ -48,7 +48,7 @@ async def test_a_saved_step_survives_kill_9_and_is_resumed(
         assert [check.status for check in await bus.checkpoints.verify(last, root)] == ["ok"]
         (root / "output").write_text("another")
         assert [check.status for check in await bus.checkpoints.verify(last, root)] == ["changed"]
-        figure(f"of a process that saves steps: {last.snapshot['step']} steps, 0 lost, 0 doubled", kills=kills)
+        figure(f"of a process that saves steps: {last.snapshot['step']} steps, 0 lost, 0 duplicated", kills=kills)
     assert integrity(path) == "ok"
 
 

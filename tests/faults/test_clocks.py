@@ -65,7 +65,7 @@ async def test_clock_changes_fail_no_agent_and_lose_or_double_no_lease(
         await survivor.ack(rest)
     lost = sent - handled - len({message.payload for message in rest})
     jumps = faults.total() - faults["awake"]
-    note = f"then a reboot: {again} of {left} leased messages delivered again"
-    figure(note, faults=jumps, false_failures=len(failures), acknowledged=sent, lost=lost, doubled=len(doubled))
+    note = f"then a reboot: {again} of {left} held messages delivered again"
+    figure(note, faults=jumps, false_failures=len(failures), acknowledged=sent, lost=lost, duplicated=len(doubled))
     assert not failures, f"seed {seed}: {failures[:3]}"
     assert (lost, doubled, again) == (0, [], left)

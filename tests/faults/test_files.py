@@ -62,7 +62,7 @@ async def test_readers_and_watchers_are_notified_with_the_next_heartbeat(tmp_pat
         with anyio.fail_after(30), pytest.raises(DatabaseGone):
             await anext(watch)
         took = time.monotonic() - begun
-        figure(f"a watcher with a beat of 0.1 s (usually 5 s) hears of it after {took * 1000:.0f} ms")
+        figure(f"a watcher with a heartbeat every 0.1 s (usually 5 s) is notified after {took * 1000:.0f} ms")
         for call in (state.get("k"), state.list(), bus.agents.list()):
             with pytest.raises(DatabaseGone):
                 await call

@@ -91,7 +91,7 @@ def test_a_message_enters_a_context_once_wherever_its_hook_is_killed(
             figure(
                 f"{client}: in the context {statistics.median(took) * 1000:.0f} ms after the tool,"
                 f" {model.reminders} when the agent stopped",
-                kills=agent.killed, messages=sent, lost=len(lost), doubled=len(doubled),
+                kills=agent.killed, messages=sent, lost=len(lost), duplicated=len(doubled),
             )  # fmt: skip
             assert (lost, doubled) == (set(), {})
         counts = bus.stats().messages

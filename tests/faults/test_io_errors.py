@@ -45,7 +45,7 @@ def test_killed_at_any_system_call_that_writes_nothing_acknowledged_is_lost(
         doubled += len([name for name, times in there.items() if times > 1])
         no_process_writes(bus)
         assert integrity(bus) == "ok", f"killed at call {k}"
-    figure(faults=kills, acknowledged=sum(map(len, acknowledged.values())), lost=lost, doubled=doubled)
+    figure(faults=kills, acknowledged=sum(map(len, acknowledged.values())), lost=lost, duplicated=doubled)
     assert kills >= scale(3, 90)
     assert (lost, doubled) == (0, 0)
 
@@ -83,7 +83,7 @@ def test_an_io_error_leaves_the_outcome_unknown_and_trying_again_gives_one_row(
     faults = told.total() - told["sent"]
     others = ", ".join(f"{times} told {code}" for code, times in told.items() if code not in {"sent", "unknown"})
     note = f"{others}; EIO on {call}" if others else f"EIO on {call}"
-    figure(note, faults=faults, acknowledged=told["sent"], unknown=told["unknown"], wrong_outcomes=len(lies))
+    figure(note, faults=faults, acknowledged=told["sent"], unknown=told["unknown"], wrong_results=len(lies))
     assert not lies, lies[:5]
     assert told["unknown"] > 0, "no commit was hit; this test proves nothing"
     assert told["sent"] >= scale(40, 400)

@@ -89,7 +89,7 @@ class Storm:
         self.claimed += word == "claimed"
 
 
-def leases_taken_from_the_living(bus: Path, killed: dict[str, float]) -> list[str]:
+def leases_of_live_holders_lost(bus: Path, killed: dict[str, float]) -> list[str]:
     """Every hand-out that met a live lease.
 
     A lease ends when its holder acknowledges, or is dead. (It never runs out: it is longer than the test.) So a message
@@ -143,13 +143,13 @@ def test_workers_killed_at_random_lose_nothing_and_share_no_lease(
     }
     lost = [number for number in sent if not results[number]]
     doubled = [number for number, times in results.items() if times > 1]
-    wrong = leases_taken_from_the_living(bus, storm.killed)
+    wrong = leases_of_live_holders_lost(bus, storm.killed)
     figure(
         kills=len(storm.killed),
         acknowledged=len(sent),
         lost=len(lost),
-        doubled=len(doubled),
-        leases_taken_from_live_workers=len(wrong),
+        duplicated=len(doubled),
+        leases_of_live_holders_lost=len(wrong),
         delivered_again=value(bus, again),
     )
     print(f"seed {seed}")
@@ -188,7 +188,7 @@ def test_a_sender_killed_at_any_moment_loses_no_acknowledged_send_and_can_retry(
         assert len(there) <= len(acknowledged) + 1
     doubled = [name for name, times in there.items() if times > 1]
     note = f"senders, durability {durability}"
-    figure(note, kills=kills, acknowledged=len(acknowledged), lost=len(lost), doubled=len(doubled))
+    figure(note, kills=kills, acknowledged=len(acknowledged), lost=len(lost), duplicated=len(doubled))
     assert not doubled
     assert rows(bus, "SELECT id FROM messages WHERE message_id <> 'n-' || json_extract(payload, '$.number')") == []
     no_process_writes(bus)

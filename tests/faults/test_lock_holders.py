@@ -72,7 +72,7 @@ async def test_a_stopped_lock_holder_is_named_and_writes_resume_once_it_continue
         refused=refused,
         acknowledged=WAITERS,
         lost=WAITERS - there,
-        doubled=rows - there,
+        duplicated=rows - there,
     )
     assert named == {pid}, "only the holder is named"
     assert rows == there

@@ -133,7 +133,7 @@ async def all_there(load: Load, bus: Bus, times: list[float], figure: Figure, no
         faults=len(times),
         acknowledged=len(load.sent),
         lost=len(load.sent - set(load.handled)),
-        doubled=sum(counts.values()) - len(load.handled),
+        duplicated=sum(counts.values()) - len(load.handled),
     )
     assert len(load.sent) > 20
     assert set(load.handled) >= load.sent
@@ -212,7 +212,7 @@ async def test_a_connection_cut_at_commit_loses_and_doubles_nothing(
                 faults=proxy.cuts,
                 acknowledged=count,
                 lost=len(set(range(count)) - set(received)),
-                doubled=len(received) - len(set(received)),
+                duplicated=len(received) - len(set(received)),
             )
             assert proxy.cuts == count
             assert there == {"queued": count}
@@ -268,7 +268,7 @@ async def test_a_message_whose_notification_is_lost_is_found_at_once_after_the_c
         faults=len(times),
         acknowledged=len(times),
         lost=len(times) - counts["acked"],
-        doubled=sum(counts.values()) - len(times),
+        duplicated=sum(counts.values()) - len(times),
     )
     assert counts == {"acked": len(times)}
     assert max(times) < BACK

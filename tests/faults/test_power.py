@@ -222,7 +222,7 @@ def test_what_another_process_was_given_before_the_sync_survives_a_power_cut(
             image.remove()
     if guard == "guarded":
         figure(
-            f"power cut before a sync: {early} answered before their sender was told",
+            f"power cut before a sync: {early} answered before their send returned",
             images=images, acknowledged=len(given), lost=len(lost),
         )  # fmt: skip
         assert not lost, f"{len(lost)} lost: {lost[:3]}"

@@ -47,7 +47,7 @@ async def test_a_reader_that_is_held_open_is_reported_and_the_log_shrinks_after_
         await sweeper.sweep()
         after = log.stat().st_size
     lost = sent - value(tmp_path, "SELECT count(*) FROM messages")
-    sizes = f"WAL {largest / 1e6:.0f} MB with it and {after / 1e6:.1f} MB after it"
+    sizes = f"WAL {largest / 1e6:.0f} MB during it and {after / 1e6:.1f} MB after it"
     figure(f"{seconds:g} s, {sizes}, reported: {', '.join(findings)}", acknowledged=sent, lost=lost)
     assert "log_long" in findings
     assert after < MIB

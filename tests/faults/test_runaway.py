@@ -77,9 +77,7 @@ async def test_quotas_limit_a_runaway_agent_and_the_others_continue(
         size = value(path, "SELECT page_count * page_size FROM pragma_page_count, pragma_page_size")
     there = value(path, WAITING)
     lost = outcomes["sent"] - there
-    told = "state is still writable"
-    if beside:
-        told = f"p99 of others {alone:.1f} ms while it pauses, {beside:.1f} while it sends"
+    told = f"p99 of others {alone:.1f} ms without it, {beside:.1f} with it" if beside else "state is still writable"
     ((name, most),) = quotas.items()
     figure(f"quota of {name} {most:,}: {told}", refused=outcomes[code], acknowledged=outcomes["sent"], lost=lost)
     assert outcomes[code] > 0

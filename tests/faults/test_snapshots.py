@@ -50,7 +50,9 @@ async def test_the_holder_of_an_old_snapshot_is_named_by_the_monitor_and_the_doc
         assert (await checked(bus)).status == "ok"
         counts = (await bus.stats()).messages
     lost = messages - counts["acked"]
-    figure(f"an old snapshot: the monitor tells of {finding.kind}, and the doctor", acknowledged=messages, lost=lost)
+    figure(
+        f"an old snapshot: reported by the monitor ({finding.kind}) and the doctor", acknowledged=messages, lost=lost
+    )
     assert counts == {"acked": messages}
 
 

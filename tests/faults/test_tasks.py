@@ -369,7 +369,7 @@ async def test_kills_during_random_operator_actions_lose_nothing(place: Place, f
     finished = place.finished()
     attempts = value(place.bus, "SELECT sum(attempt) FROM steps WHERE kind = 'step'")
     figure(
-        f"while people did {made['done']:,} things, and {made['refused']:,} were refused (seed {seed})",
+        f"while operators made {made['done']:,} changes, and {made['refused']:,} were refused (seed {seed})",
         kills=kills, steps_finished=len(finished), executed_again=len(place.again()), wrong_results=wrong(place),
     )  # fmt: skip
     assert results(place) == {id: ("completed", str(TOTAL)) for id in tasks}

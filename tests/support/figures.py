@@ -98,7 +98,7 @@ def scale(pytestconfig: pytest.Config) -> Scale:
 
 @pytest.fixture
 def figure(request: pytest.FixtureRequest, record_property: Callable[[str, object], None]) -> Figure:
-    """Say what was measured: ``figure(faults=200, acknowledged=5000, lost=0, doubled=0, …)``."""
+    """Say what was measured: ``figure(faults=200, acknowledged=5000, lost=0, duplicated=0, …)``."""
     marker = request.node.get_closest_marker("fault")
     assert marker is not None, "only a test marked fault(row) has figures"
 

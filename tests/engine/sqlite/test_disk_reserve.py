@@ -137,7 +137,7 @@ def test_a_full_bus_can_be_cleaned_up_with_the_disk_reserve(tmp_path: Path, figu
     told = run_mounted('mount -t tmpfs -o size=96m tmpfs "$1"', _CLEANED, tmp_path)
     expected = told["sent"] - 35 + 1 + (told["after cleaning"] == "sent")
     lost = expected - told["stored"]
-    figure("35 of them cleaned up with the space of the disk reserve", acknowledged=told["sent"], lost=lost)
+    figure("35 of them cleaned up with the space of the released disk reserve", acknowledged=told["sent"], lost=lost)
     size = 4 * 1024 * 1024
     assert (told["kept"], told["kept by sends"], told["given up"], told["taken back"]) == (size, size, 0, size)
     assert told["opened"] == 1
