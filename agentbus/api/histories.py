@@ -28,7 +28,7 @@ from agentbus.core.validation import (
 from agentbus.errors import InvalidInput, OutOfRange, SnapshotTooLarge
 from agentbus.operations.histories import (
     END,
-    MAX_PLACE,
+    MAX_ITEM_KEY,
     NEXT,
     CopyRequest,
     DeleteRequest,
@@ -128,7 +128,7 @@ class Histories:
         request = WriteRequest(
             check_kind(kind),
             _check_name(name),
-            deletes=tuple(_check_place(place) for place in _few(delete, "delete", "tuples of part and key")),
+            deletes=tuple(_check_item_key(one) for one in _few(delete, "delete", "tuples of part and key")),
             meta=None if meta is None else _meta(meta),
             if_version=None if if_version is None else check_range(if_version, "if_version", 0, MAX_ID),
         )
@@ -143,9 +143,9 @@ class Histories:
         >>> (await bus.histories.get("langgraph", "thread-1", "c-2", "child")).meta   # doctest: +SKIP
         {'step': 2}
         """
-        place = check_kind(kind), _check_name(name), *_check_place((part, key))
-        found = await self._engine.read_inline(get_short_item, place)
-        return await self._engine.read(get_item, place) if found is msgspec.UNSET else found
+        item_key = check_kind(kind), _check_name(name), *_check_item_key((part, key))
+        found = await self._engine.read_inline(get_short_item, item_key)
+        return await self._engine.read(get_item, item_key) if found is msgspec.UNSET else found
 
     async def items(
         self,
@@ -205,8 +205,8 @@ class Histories:
         >>> (await bus.histories.find("openai", "chat-7")).items                      # doctest: +SKIP
         12
         """
-        place = check_kind(kind), _check_name(name)
-        return await self._engine.read_inline(find_history, place)
+        history_key = check_kind(kind), _check_name(name)
+        return await self._engine.read_inline(find_history, history_key)
 
     async def list(
         self,
@@ -252,7 +252,7 @@ class Histories:
         """
         checked = None
         if keys is not None:
-            checked = tuple(_check_place((part or "", key))[1] for key in _few(keys, "keys", "a list of keys"))
+            checked = tuple(_check_item_key((part or "", key))[1] for key in _few(keys, "keys", "a list of keys"))
         request = DeleteRequest(
             check_kind(kind),
             _check_name(name),
@@ -297,7 +297,7 @@ def _put(put: object, limit: int) -> ItemPut:
     body = bytes(put.body)
     if len(body) > limit:
         raise SnapshotTooLarge(size=len(body), limit=limit)
-    part, key = (put.part, None) if put.key is None else _check_place((put.part, put.key))
+    part, key = (put.part, None) if put.key is None else _check_item_key((put.part, put.key))
     return ItemPut(
         check_text(part, "part", MAX_HISTORY_TEXT),
         key,
@@ -314,14 +314,14 @@ def _check_name(name: object, what: str = "name") -> str:
     return check_text(name, what, MAX_HISTORY_TEXT, low=1)
 
 
-def _check_place(place: object) -> tuple[str, str]:
+def _check_item_key(item_key: object) -> tuple[str, str]:
     """Return a valid part and key."""
-    if not isinstance(place, tuple | list) or len(place) != 2:
+    if not isinstance(item_key, tuple | list) or len(item_key) != 2:
         raise InvalidInput(reason="an item is named by a part and a key")
-    part, key = check_text(place[0], "part", MAX_HISTORY_TEXT), _check_name(place[1], "key")
+    part, key = check_text(item_key[0], "part", MAX_HISTORY_TEXT), _check_name(item_key[1], "key")
     size = len(part.encode()) + len(key.encode())
-    if size > MAX_PLACE:
-        raise OutOfRange(what="part and key", value=f"{size} bytes", allowed=f"at most {MAX_PLACE} bytes together")
+    if size > MAX_ITEM_KEY:
+        raise OutOfRange(what="part and key", value=f"{size} bytes", allowed=f"at most {MAX_ITEM_KEY} bytes together")
     return part, key
 
 

@@ -278,10 +278,10 @@ def require_bus(settings: Settings) -> str:
     from agentbus.engine.sqlite import paths
     from agentbus.errors import NoBus
 
-    place = paths.find(settings["url"])
-    if not paths.exists(place):
-        raise NoBus(path=place.root)
-    return place.root
+    home = paths.find(settings["url"])
+    if not paths.exists(home):
+        raise NoBus(path=home.root)
+    return home.root
 
 
 def open_configured(settings: Settings, *, create: bool = False) -> BlockingBus:
@@ -307,12 +307,12 @@ def _from_file(url: str | None, settings: Settings) -> dict[str, Any]:
     from agentbus.errors import InvalidUrl, UnsafeFile, UntrustedHome
 
     try:
-        place = location_of(url)
-        path = f"{place}/{FILE}"
+        home = location_of(url)
+        path = f"{home}/{FILE}"
         # A pipe of that name would block every command.
         if not os.path.isfile(path):
             return {}
-        check_home(place)
+        check_home(home)
     except (OSError, InvalidUrl, UnsafeFile, UntrustedHome):
         # The settings of a refused home are ignored; opening its bus raises the reason.
         return {}

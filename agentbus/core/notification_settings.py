@@ -316,13 +316,13 @@ def _convert(content: dict[str, Any], type_: type[_T], where: str, file: str) ->
 
 
 def _words(error: str, where: str) -> str:
-    """Return the text of a validation error with the place first: ``webhook.ops.timeout: Expected float``."""
-    text, _, place = error.partition(" - at `$")
-    place = place.rstrip("`").lstrip(".")
+    """Return the text of a validation error with the location first: ``webhook.ops.timeout: Expected float``."""
+    text, _, location = error.partition(" - at `$")
+    location = location.rstrip("`").lstrip(".")
     if text.startswith("Invalid enum value"):
         # It quotes the value.
-        text = f"must be one of {', '.join(_CHOICES[place.partition('[')[0]])}"
-    start = ".".join(filter(None, (where, place)))
+        text = f"must be one of {', '.join(_CHOICES[location.partition('[')[0]])}"
+    start = ".".join(filter(None, (where, location)))
     return f"{start}: {text}" if start else text
 
 

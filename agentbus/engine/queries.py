@@ -40,7 +40,7 @@ _SUBJECTS = {
 """The file of a query, by the first word of its name."""
 _ENGINE_FILES = frozenset({"foreign", "schema", "server"})
 """Files whose queries no operation uses: they are read by ``named``, and may be templates."""
-DIRECTORY = frozenset({"agent_standing", "bus_quotas", "pool_mailbox", "type_known"})
+DIRECTORY = frozenset({"agent_statuses", "bus_quotas", "pool_mailbox", "type_known"})
 """Queries whose answers are cached. The counter ``directory`` counts the changes of the rows that they read; on
 PostgreSQL not additions, which do not affect an answer that admits a message."""
 _LISTS = {

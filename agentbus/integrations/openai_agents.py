@@ -75,10 +75,10 @@ class AgentBusSession(HistoryAdapter):
             newest = await self._newest(1)
             if not newest:
                 continue
-            places = [(item.part, item.key) for item in newest]
+            keys = [(item.part, item.key) for item in newest]
             try:
                 await self._histories.write(
-                    KIND, self.session_id, [], delete=places, if_version=history.version
+                    KIND, self.session_id, [], delete=keys, if_version=history.version
                 )  # fmt: skip
             except HistoryConflict:
                 continue

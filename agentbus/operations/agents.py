@@ -230,9 +230,9 @@ def _cannot_register(request: RegisterRequest) -> Op[AgentBusError | None]:
             return error
     rows = yield Query("agent_status", (request.agent,))
     if rows:
-        _, status, _, *place = rows[0]
+        _, status, _, *process = rows[0]
         if status in LIVE and request.alive and not request.takeover:
-            home = None if place[0] is None else msgspec.structs.asdict(PeerProcess(*place))
+            home = None if process[0] is None else msgspec.structs.asdict(PeerProcess(*process))
             return AgentExists(agent=request.agent, status=status, pid=home and home["pid"], process=home)
     return None
 

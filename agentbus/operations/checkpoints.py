@@ -247,7 +247,7 @@ def _session_of(request: SaveRequest) -> Op[AgentBusError | str | None]:
     if owner.kind == "session":
         return (yield from closed_session_error(owner.id, "save a checkpoint of it")) or owner.id
     if owner.kind == "task":
-        rows = yield Query("task_standing", ([owner.id],))
+        rows = yield Query("task_by_id", ([owner.id],))
         return rows[0][4] if rows else UnknownTask(task=owner.id)
     if request.actor is not None and request.actor.agent == owner.id:
         return request.session

@@ -45,7 +45,7 @@ def read_agent_statuses(agents: Iterable[str]) -> Op[dict[str, AgentStatus]]:
 
 def agent_status_query(agents: Iterable[str]) -> Query:
     """Return the query whose rows ``agent_statuses_from`` takes."""
-    return Query("agent_standing", (list(agents),))
+    return Query("agent_statuses", (list(agents),))
 
 
 def agent_statuses_from(rows: Rows) -> dict[str, AgentStatus]:

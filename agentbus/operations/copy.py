@@ -124,14 +124,14 @@ class LoadRequest(msgspec.Struct, frozen=True):
 class FinishRequest(msgspec.Struct, frozen=True):
     """A copy that is complete and was compared."""
 
-    place: CopyPosition
+    position: CopyPosition
 
 
 def survey(_: None, now: Now) -> Op[Survey]:
     """Return what is to be copied. A bus that is an unfinished copy itself is refused."""
-    place = yield from read_copy_position(None, now)
-    if place is not None:
-        raise CopyUnfinished(path=place.target, source=place.source, command=place.command)
+    position = yield from read_copy_position(None, now)
+    if position is not None:
+        raise CopyUnfinished(path=position.target, source=position.source, command=position.command)
     bus = yield from bus_name(None, now)
     counts = yield Query("copy_counts")
     agents_of: dict[Row, list[str]] = {}
@@ -164,24 +164,24 @@ def _count_fitting(sizes: Sequence[int], room: int) -> int:
 @single_operation(durable=True)
 def begin_copy(request: BeginRequest, now: Now) -> Op[Outcome[CopyPosition]]:
     """Make an empty bus the target of a copy; the outcome is the position, which is not the first if a copy resumes."""
-    place = yield from read_copy_position(None, now)
-    if place is not None and place.bus == request.bus:
-        return place
-    problem = yield from _occupied(request, place, now)
+    position = yield from read_copy_position(None, now)
+    if position is not None and position.bus == request.bus:
+        return position
+    problem = yield from _occupied(request, position, now)
     if problem is not None:
         return problem
     first = next(iter(TABLES.values()))
-    place = CopyPosition(request.bus, request.source, request.target, first.name, first.start)
+    position = CopyPosition(request.bus, request.source, request.target, first.name, first.start)
     # Also the boot: a process that opens the bus now finds none, checks further, and is refused.
     yield Query("copy_forget")
-    yield Query("meta_set", (COPY_POSITION, plain(place)))
-    return place
+    yield Query("meta_set", (COPY_POSITION, plain(position)))
+    return position
 
 
-def _occupied(request: BeginRequest, place: CopyPosition | None, now: Now) -> Op[NotEmpty | SameBus | None]:
+def _occupied(request: BeginRequest, position: CopyPosition | None, now: Now) -> Op[NotEmpty | SameBus | None]:
     """Return the error if a bus cannot become a copy of another."""
-    if place is not None:
-        what = f"part of a copy of another bus, {place.source}, which `{place.command}` finishes"
+    if position is not None:
+        what = f"part of a copy of another bus, {position.source}, which `{position.command}` finishes"
         return NotEmpty(path=request.target, what=what)
     bus = yield from bus_name(None, now)
     if bus == request.bus:
@@ -213,7 +213,7 @@ def load_copy(request: LoadRequest, now: Now) -> Op[Outcome[CopyPosition]]:
 def finish_copy(request: FinishRequest, now: Now) -> Op[Outcome[None]]:
     """Open the bus. Its clocks are other ones now, as after a reboot: live processes are marked dead, and leased
     messages are queued again."""
-    problem = yield from _overtaken(request.place, now)
+    problem = yield from _overtaken(request.position, now)
     if problem is not None:
         return problem
     yield Query("copy_done")
@@ -222,12 +222,12 @@ def finish_copy(request: FinishRequest, now: Now) -> Op[Outcome[None]]:
     yield Query("copy_unwatch")
     live = yield Query("process_live")
     yield from invalidate_boot([process for (process,) in live], "the bus was copied", now.awake, now)
-    facts = {"source": request.place.source, "rows": request.place.rows}
+    facts = {"source": request.position.source, "rows": request.position.rows}
     yield from record([event(now.wall, "bus_copied", ("bus", "copy"), None, **facts)])
     return None
 
 
 def _overtaken(expected: CopyPosition, now: Now) -> Op[CopyOvertaken | None]:
     """Return an error if another copy into the same bus has advanced."""
-    place = yield from read_copy_position(None, now)
-    return None if place == expected else CopyOvertaken(path=expected.target)
+    position = yield from read_copy_position(None, now)
+    return None if position == expected else CopyOvertaken(path=expected.target)

@@ -128,8 +128,8 @@ class Member(msgspec.Struct, frozen=True):
 @single_operation(durable=True)
 def enrol(request: EnrolRequest, now: Now) -> Op[Outcome[list[Member]]]:
     """Add members; the outcome is the list of all."""
-    place = (request.session, request.meeting)
-    members = [Member(*row) for row in (yield Query("participant_list", place))]
+    key = (request.session, request.meeting)
+    members = [Member(*row) for row in (yield Query("participant_list", key))]
     known = {member.name for member in members}
     new = [name for name in request.members if name not in known]
     if new:
@@ -138,7 +138,7 @@ def enrol(request: EnrolRequest, now: Now) -> Op[Outcome[list[Member]]]:
             return error
     yield ExecuteMany(
         "participant_insert",
-        [(*place, name, position, now.wall) for position, name in enumerate(new, len(members))],
+        [(*key, name, position, now.wall) for position, name in enumerate(new, len(members))],
     )
     return members + [Member(name, None, None, None) for name in new]
 
@@ -153,8 +153,8 @@ def finish_member(request: FinishRequest, now: Now) -> Op[Outcome[tuple[bool, Me
         if isinstance(found, AgentBusError):
             return found
         meeting = found
-    place = (request.session, meeting, request.member)
-    rows = yield Query("participant_get", place)
+    key = (request.session, meeting, request.member)
+    rows = yield Query("participant_get", key)
     if not rows:
         return UnknownParticipant(session=request.session, meeting=meeting, member=request.member)
     member = Member(*rows[0])
@@ -163,7 +163,7 @@ def finish_member(request: FinishRequest, now: Now) -> Op[Outcome[tuple[bool, Me
     error = yield from closed_session_error(request.session, f"finish {request.member}")
     if error is not None:
         return error
-    yield Query("participant_finish", (now.wall, *request.result, *place))
+    yield Query("participant_finish", (now.wall, *request.result, *key))
     return True, Member(request.member, now.wall, *request.result), meeting
 
 

@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from agentbus.operations.archive_rows import ArchivedHistory, ArchivedHistoryItem
     from agentbus.records import History, HistoryItem, HistoryKind, Page
 
-Place: TypeAlias = tuple[str, str]
-"""The kind and name of a history, or the part and key of an item."""
+HistoryKey: TypeAlias = tuple[str, str]
+"""The kind and the name of a history."""
+ItemKey: TypeAlias = tuple[str, str]
+"""The part and the key of an item."""
 
 END = "\U0010ffff" * 513
 """A text after all keys and names."""
@@ -42,7 +44,7 @@ NEXT = "\x01"
 """Appended to a text, it makes the first one after it: no key contains NUL."""
 DIGITS = 20
 """Digits of a key that the bus chooses."""
-MAX_PLACE = 2048
+MAX_ITEM_KEY = 2048
 """Bytes of a part and a key together: an index must hold them."""
 _INLINE = 64 * 1024
 """Bytes of a body that is read together with its row; a longer one is read by itself."""
@@ -68,7 +70,7 @@ class WriteRequest(msgspec.Struct, frozen=True):
     kind: str
     name: str
     puts: tuple[ItemPut, ...] = ()
-    deletes: tuple[Place, ...] = ()
+    deletes: tuple[ItemKey, ...] = ()
     meta: str | None = None
     if_version: int | None = None
 
@@ -129,7 +131,7 @@ class HistoryQuery(msgspec.Struct, frozen=True):
     low: str = ""
     high: str = END
     where: dict[str, Any] | None = None
-    cursor: Place | None = None
+    cursor: HistoryKey | None = None
 
 
 class ItemQuery(msgspec.Struct, frozen=True):
@@ -187,7 +189,7 @@ class _Item(msgspec.Struct):
     changed: bool = False
 
 
-_Items: TypeAlias = dict[Place, dict[Place, _Item]]
+_Items: TypeAlias = dict[HistoryKey, dict[ItemKey, _Item]]
 
 
 def prefix_end(prefix: str) -> str:
@@ -211,8 +213,8 @@ def write_history(requests: Sequence[WriteRequest], now: Now) -> Op[list[Outcome
     items = yield from _read_items(requests, histories)
     outcomes: list[Outcome[History]] = []
     for request in requests:
-        place = request.kind, request.name
-        outcomes.append(_apply(request, histories[place], items.setdefault(place, {}), now))
+        history_key = request.kind, request.name
+        outcomes.append(_apply(request, histories[history_key], items.setdefault(history_key, {}), now))
     yield from _store(histories, items)
     return outcomes
 
@@ -231,28 +233,28 @@ def write_histories(requests: Sequence[WriteAllRequest], now: Now) -> Op[list[Ou
 
 
 def _apply_all(
-    request: WriteAllRequest, histories: dict[Place, _History], items: _Items, now: Now
+    request: WriteAllRequest, histories: dict[HistoryKey, _History], items: _Items, now: Now
 ) -> Outcome[list[History]]:
-    places = [(write.kind, write.name) for write in request.writes]
-    for write, place in zip(request.writes, places, strict=True):
-        error = _refusal(write, histories[place], items.setdefault(place, {}))
+    keys = [(write.kind, write.name) for write in request.writes]
+    for write, key in zip(request.writes, keys, strict=True):
+        error = _refusal(write, histories[key], items.setdefault(key, {}))
         if error is not None:
             return error
     made: list[History] = []
-    for write, place in zip(request.writes, places, strict=True):
-        outcome = _apply(write, histories[place], items[place], now)
+    for write, key in zip(request.writes, keys, strict=True):
+        outcome = _apply(write, histories[key], items[key], now)
         if isinstance(outcome, AgentBusError):  # the writes of one request are to different histories
             raise outcome
         made.append(outcome)
     return made
 
 
-def _read_histories(places: Iterable[Place]) -> Op[dict[Place, _History]]:
-    histories = {place: _History() for place in places}
+def _read_histories(wanted: Iterable[HistoryKey]) -> Op[dict[HistoryKey, _History]]:
+    histories = {history_key: _History() for history_key in wanted}
     names: dict[str, list[str]] = {}
     for kind, name in histories:
         names.setdefault(kind, []).append(name)
-    rows = yield Query("history_standing", (plain(names),))
+    rows = yield Query("history_by_name", (plain(names),))
     for kind, name, *rest in rows:
         histories[kind, name] = _History(*rest)
     new = [history for history in histories.values() if history.id is None]
@@ -263,16 +265,16 @@ def _read_histories(places: Iterable[Place]) -> Op[dict[Place, _History]]:
     return histories
 
 
-def _read_items(requests: Sequence[WriteRequest], histories: dict[Place, _History]) -> Op[_Items]:
+def _read_items(requests: Sequence[WriteRequest], histories: dict[HistoryKey, _History]) -> Op[_Items]:
     """Return the items that the requests name, as far as they exist."""
     items: _Items = {}
-    wanted: dict[tuple[int, str, str], Place] = {}
+    wanted: dict[tuple[int, str, str], HistoryKey] = {}
     for request in requests:
-        place = request.kind, request.name
-        id = histories[place].id
+        history_key = request.kind, request.name
+        id = histories[history_key].id
         if id is not None:
-            wanted.update({(id, put.part, put.key): place for put in request.puts if put.key is not None})
-            wanted.update({(id, part, key): place for part, key in request.deletes})
+            wanted.update({(id, put.part, put.key): history_key for put in request.puts if put.key is not None})
+            wanted.update({(id, part, key): history_key for part, key in request.deletes})
     if wanted:
         rows = yield Query("history_present", ([list(one) for one in wanted],))
         for history, part, key, *rest in rows:
@@ -280,14 +282,14 @@ def _read_items(requests: Sequence[WriteRequest], histories: dict[Place, _Histor
     return items
 
 
-def _apply(request: WriteRequest, history: _History, items: dict[Place, _Item], now: Now) -> Outcome[History]:
+def _apply(request: WriteRequest, history: _History, items: dict[ItemKey, _Item], now: Now) -> Outcome[History]:
     error = _refusal(request, history, items)
     if error is not None:
         return error
     if not history.version:
         history.created = now.wall
-    for place in request.deletes:
-        item = items.get(place)
+    for item_key in request.deletes:
+        item = items.get(item_key)
         if item is not None and item.there:
             item.there, item.changed = False, True
             history.items -= 1
@@ -313,7 +315,7 @@ def _apply(request: WriteRequest, history: _History, items: dict[Place, _Item], 
     return _made(request.kind, request.name, history)
 
 
-def _refusal(request: WriteRequest, history: _History, items: dict[Place, _Item]) -> AgentBusError | None:
+def _refusal(request: WriteRequest, history: _History, items: dict[ItemKey, _Item]) -> AgentBusError | None:
     """Return the error if a request cannot be carried out."""
     if request.if_version is not None and request.if_version != history.version:
         return HistoryConflict(
@@ -344,18 +346,20 @@ def _made(kind: str, name: str, history: _History) -> History:
     )  # fmt: skip
 
 
-def _store(histories: dict[Place, _History], items: _Items) -> Op[None]:
-    new = [(place, history) for place, history in histories.items() if history.changed and history.id is None]
+def _store(histories: dict[HistoryKey, _History], items: _Items) -> Op[None]:
+    new = [
+        (history_key, history) for history_key, history in histories.items() if history.changed and history.id is None
+    ]
     old = [history for history in histories.values() if history.changed and history.id is not None]
     if new:
-        rows = yield Query("history_create", ([[*place, *_columns(history)] for place, history in new],))
+        rows = yield Query("history_create", ([[*history_key, *_columns(history)] for history_key, history in new],))
         for kind, name, id in rows:
             histories[kind, name].id = id
     dropped: list[Row] = []
     replaced: list[Row] = []
     added: list[Row] = []
-    for place, parts in items.items():
-        history = histories[place].id
+    for history_key, parts in items.items():
+        history = histories[history_key].id
         for (part, key), item in parts.items():
             put = item.put
             if not item.changed:
@@ -394,12 +398,12 @@ def _columns(one: _History) -> tuple[Any, ...]:
 @single_operation(durable=True)
 def delete_history(request: DeleteRequest, now: Now) -> Op[Outcome[int]]:
     """Delete a history or some of its items in one commit; the outcome is the number of items deleted."""
-    place = request.kind, request.name
-    history = (yield from _read_histories([place]))[place]
+    history_key = request.kind, request.name
+    history = (yield from _read_histories([history_key]))[history_key]
     if history.id is None:
         return 0
     if request.part is None and request.keys is None:
-        yield from _delete(history.id, history.version, *place, history.items, history.size, now)
+        yield from _delete(history.id, history.version, *history_key, history.items, history.size, now)
         return history.items
     part = request.part or ""
     if request.keys is None:
@@ -444,13 +448,13 @@ def copy_history(request: CopyRequest, now: Now) -> Op[Outcome[History]]:
 def restore_history(line: ArchivedHistory) -> Op[Outcome[bool]]:
     """Restore a history of an archive, without its items. One that exists is the same if it was created at the same
     time. If its version may have been issued again since, it gets a new one."""
-    place = line.kind, line.name
-    history = (yield from _read_histories([place]))[place]
+    history_key = line.kind, line.name
+    history = (yield from _read_histories([history_key]))[history_key]
     if history.id is not None:
         return False if history.created == line.created else ArchiveDiffers(what="history", id=line.name)
     version = _restored_version(line.version, history.floor)
     new = _History(None, version, line.last, 0, 0, line.created, line.updated, plain(decode(line.meta)), True)
-    yield from _store({place: new}, {})
+    yield from _store({history_key: new}, {})
     return True
 
 
@@ -461,8 +465,8 @@ def _restored_version(version: int, floor: int) -> int:
 def restore_history_item(line: ArchivedHistoryItem) -> Op[Outcome[bool]]:
     """Restore an item of a history that has not changed since it was archived: otherwise a deleted item would come
     back."""
-    place = line.kind, line.history
-    history = (yield from _read_histories([place]))[place]
+    history_key = line.kind, line.history
+    history = (yield from _read_histories([history_key]))[history_key]
     if history.id is None:
         return UnknownHistory(kind=line.kind, name=line.history)
     what = item_text(line.kind, line.history, line.part, line.key)
@@ -509,8 +513,8 @@ def _delete(id: int, version: int, kind: str, name: str, items: int, size: int, 
     yield from record([event(now.wall, "history_deleted", ("bus", "histories"), None, **facts)])
 
 
-def find_history(place: Place, now: Now) -> Op[History | None]:
-    rows = yield Query("history_find", place)
+def find_history(history_key: HistoryKey, now: Now) -> Op[History | None]:
+    rows = yield Query("history_find", history_key)
     return _history(rows[0]) if rows else None
 
 

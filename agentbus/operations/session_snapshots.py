@@ -282,10 +282,10 @@ def _restore_state(past: Composite, present: Composite, now: Now) -> Op[dict[str
             entry.scope, entry.key, (_text(entry.value), entry.checksum), None, entry.type,
             None if entry.expires is None else entry.expires - now.wall, author=entry.author,
         )
-        for place, entry in then.items()
-        if place not in there or _differs(entry, there[place])
+        for key, entry in then.items()
+        if key not in there or _differs(entry, there[key])
     ]  # fmt: skip
-    requests += [ChangeRequest(*place) for place in there if place not in then]
+    requests += [ChangeRequest(*key) for key in there if key not in then]
     if requests:
         for outcome in (yield from change_state.run(requests, now)):
             if isinstance(outcome, AgentBusError):

@@ -245,7 +245,7 @@ def missing_documents(session: str, now: Now) -> Op[dict[str, str]]:
 
 
 def read_session_status(session: str) -> Op[SessionStatus | None]:
-    rows = yield Query("session_standing", (session,))
+    rows = yield Query("session_owner", (session,))
     return SessionStatus(*rows[0]) if rows else None
 
 

@@ -165,15 +165,15 @@ def clear_state(scope: str, change: int, budget: Budget, now: Now) -> Op[int]:
 
 
 def _write(entries: dict[EntryKey, _Entry]) -> Op[None]:
-    written = [place for place, entry in entries.items() if entry.changed]
+    written = [entry_key for entry_key, entry in entries.items() if entry.changed]
     if written:
         first = yield from take_change_numbers(len(written))
         made: list[Row] = []
         changed: list[Row] = []
-        for change, place in enumerate(written, first):
-            entry = entries[place]
+        for change, entry_key in enumerate(written, first):
+            entry = entries[entry_key]
             if entry.id is None:
-                made.append((*entry.row(change), *place))
+                made.append((*entry.row(change), *entry_key))
             else:
                 changed.append((*entry.row(change), entry.id))
         if made:
@@ -215,15 +215,15 @@ def _entries(requests: Sequence[ChangeRequest]) -> Op[dict[EntryKey, _Entry]]:
     """Return the entries that the requests name, with values only for additions. Where tombstones were removed, new
     entries continue from the highest version among them."""
     entries = {(request.scope, request.key): _Entry() for request in requests}
-    rows = yield Query("state_standing", (_keys_by_scope(entries),))
+    rows = yield Query("state_by_key", (_keys_by_scope(entries),))
     for scope, key, *rest in rows:
         entries[scope, key] = _Entry(*rest)
     unknown = {scope: None for (scope, _), entry in entries.items() if entry.id is None}
     if unknown:
         floors = yield Query("state_floors", (list(unknown),))
         for scope, version in floors:
-            for place, entry in entries.items():
-                if entry.id is None and place[0] == scope:
+            for entry_key, entry in entries.items():
+                if entry.id is None and entry_key[0] == scope:
                     entry.version = version
     added = {(request.scope, request.key): None for request in requests if request.amount is not None}
     if added:
@@ -233,12 +233,12 @@ def _entries(requests: Sequence[ChangeRequest]) -> Op[dict[EntryKey, _Entry]]:
     return entries
 
 
-def _keys_by_scope(places: Iterable[EntryKey]) -> str:
+def _keys_by_scope(keys: Iterable[EntryKey]) -> str:
     """Return the JSON of the keys of each scope, for a query to expand."""
-    keys: dict[str, list[str]] = {}
-    for scope, key in places:
-        keys.setdefault(scope, []).append(key)
-    return plain(keys)
+    found: dict[str, list[str]] = {}
+    for scope, key in keys:
+        found.setdefault(scope, []).append(key)
+    return plain(found)
 
 
 def _apply(request: ChangeRequest, entry: _Entry, now: Now) -> Outcome[Changed]:
@@ -296,23 +296,23 @@ def _cannot_add(request: ChangeRequest, status: str, action: str, advice: str) -
     return WrongState(what=what, name=request.key, status=status, action=action, advice=advice, scope=request.scope)
 
 
-def get_value(place: EntryKey, now: Now) -> Op[str | None]:
+def get_value(entry_key: EntryKey, now: Now) -> Op[str | None]:
     """Return the JSON of one entry."""
-    rows = yield Query("state_value", (*place, now.wall))
+    rows = yield Query("state_value", (*entry_key, now.wall))
     if not rows:
         return None
     ((value, checksum),) = rows
-    check(value, checksum, _what(*place))
+    check(value, checksum, _what(*entry_key))
     text: str = value
     return text
 
 
-def get_entry(place: EntryKey, now: Now) -> Op[StateEntry | None]:
-    rows = yield Query("state_entry", (*place, now.wall))
+def get_entry(entry_key: EntryKey, now: Now) -> Op[StateEntry | None]:
+    rows = yield Query("state_entry", (*entry_key, now.wall))
     if not rows:
         return None
     (row,) = rows
-    check(row[10], row[9], _what(*place))
+    check(row[10], row[9], _what(*entry_key))
     return _entry(row)
 
 

@@ -132,7 +132,7 @@ def _release_if_abandoned(task: HeldTask, now: Now) -> Op[HeldTask]:
     if any(holder.status in LIVE for holder in known.values()):
         return task
     yield from release_tasks([task], "its holder is gone", now)
-    rows = yield Query("task_standing", ([task.id],))
+    rows = yield Query("task_by_id", ([task.id],))
     return HeldTask(*rows[0])
 
 

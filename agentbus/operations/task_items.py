@@ -216,7 +216,7 @@ def _item(id: str) -> Op[HeldTask | AgentBusError]:
 def _held(requests: Sequence[ItemRequest]) -> Op[list[HeldTask | AgentBusError]]:
     """Return, for each request, the item if its caller holds it, or the error."""
     refused = yield from fence(request.actor for request in requests)
-    rows = yield Query("task_standing", (list({request.task for request in requests}),))
+    rows = yield Query("task_by_id", (list({request.task for request in requests}),))
     tasks = {task.id: task for task in (HeldTask(*row) for row in rows)}
     found: list[HeldTask | AgentBusError] = []
     for request in requests:

@@ -134,7 +134,7 @@ def blocked_tasks(limit: int, now: Now) -> Op[list[tuple[str, str, str]]]:
 def task_steps(wanted: tuple[str, bool], now: Now) -> Op[list[StepRecord] | None]:
     """Return the steps of a task in order, with superseded ones if requested; None if there is no such task."""
     id, history = wanted
-    rows = yield Query("task_standing", ([id],))
+    rows = yield Query("task_by_id", ([id],))
     if not rows:
         return None
     rows = yield Query("step_list", (rows[0][0], int(history)))

@@ -148,7 +148,7 @@ class StepPosition(msgspec.Struct, frozen=True):
 
 def known_task(id: str) -> Op[HeldTask | UnknownTask]:
     """Return a task, whichever worker holds it."""
-    rows = yield Query("task_standing", ([id],))
+    rows = yield Query("task_by_id", ([id],))
     return HeldTask(*rows[0]) if rows else UnknownTask(task=id)
 
 
@@ -295,7 +295,7 @@ def notify_parents(tasks: Sequence[HeldTask], now: Now) -> Op[None]:
 def _wake_parents(tasks: Sequence[HeldTask], now: Now) -> Op[None]:
     parents = [task.parent for task in tasks if task.parent is not None]
     if parents:
-        rows = yield Query("task_standing", (parents,))
+        rows = yield Query("task_by_id", (parents,))
         yield from make_waiting_ready([HeldTask(*row) for row in rows], now)
 
 
@@ -305,7 +305,7 @@ def notify_dependents(ended: Sequence[str], now: Now) -> Op[None]:
     yield Wake([ready_channel(manual) for _, manual in settled.ready])
     if settled.stopped:
         yield Wake([ended_channel(id) for id in settled.stopped])
-        rows = yield Query("task_standing", (list(settled.stopped),))
+        rows = yield Query("task_by_id", (list(settled.stopped),))
         yield from _wake_parents([HeldTask(*row) for row in rows], now)
 
 
@@ -379,7 +379,7 @@ def supersede_steps(
     another."""
     generation = task.generation + 1
     for child in [one.child for one in void if one.child is not None]:
-        found = yield Query("task_standing", ([child],))
+        found = yield Query("task_by_id", ([child],))
         for row in found:
             members = yield from with_subtasks(HeldTask(*row))
             stopped = yield from stop_all(members, by, now, reason=f"{task.id} runs again")

@@ -78,20 +78,20 @@ def misfit(signature: Signature, arguments: Sequence[Any], keywords: Mapping[str
     >>> misfit((Parameter("request", types=("string",)),), [5], {})
     "'request' must be str, not int"
     """
-    places = [one for one in signature if one.kind in {POSITIONAL, EITHER}]
+    positional = [one for one in signature if one.kind in {POSITIONAL, EITHER}]
     named = {one.name: one for one in signature if one.kind in {EITHER, KEYWORD}}
     rest = next((one for one in signature if one.kind == REST), None)
     others = next((one for one in signature if one.kind == REST_OF_KEYWORDS), None)
-    given = list(zip(places, arguments, strict=False))
+    given = list(zip(positional, arguments, strict=False))
     bound = {one.name for one, _ in given}
     for one in signature:
         by_name = one.name in named and one.name in keywords
         if one.required and one.kind not in {REST, REST_OF_KEYWORDS} and one.name not in bound and not by_name:
             return f"{one.name!r} is missing"
-    if len(arguments) > len(places):
+    if len(arguments) > len(positional):
         if rest is None:
-            return f"there are {len(arguments)} by position, and it takes {len(places)} at most"
-        given.extend((rest, value) for value in arguments[len(places) :])
+            return f"there are {len(arguments)} by position, and it takes {len(positional)} at most"
+        given.extend((rest, value) for value in arguments[len(positional) :])
     for name, value in keywords.items():
         known = named.get(name, others)
         if known is None:

@@ -75,7 +75,7 @@ class Route:
         self.shared = shared
         self.media = media
         self.segments = tuple(path.strip("/").split("/"))
-        self.fixed = tuple((place, own) for place, own in enumerate(self.segments) if not own.startswith("{"))
+        self.fixed = tuple((index, own) for index, own in enumerate(self.segments) if not own.startswith("{"))
         """The segments that are not parameters, with their positions."""
         self.parameters = {
             name.partition(":")[0]: name.partition(":")[2] == "int"
@@ -308,8 +308,8 @@ class Table:
         """Return the routes of a path, one for each method; the first of a method counts."""
         found: dict[str, Route] = {}
         for route in self._by_start.get((len(segments), segments[0]), ()):
-            for place, own in route.fixed:
-                if segments[place] != own:
+            for index, own in route.fixed:
+                if segments[index] != own:
                     break
             else:
                 found.setdefault(route.method, route)

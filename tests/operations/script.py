@@ -163,13 +163,13 @@ def errors(outcomes: Sequence[object]) -> list[AgentBusError]:
 
 
 def standing(agent: str = "a", status: str = "running", epoch: int = 1, mailbox: int = 10, replies: int = 11) -> Row:
-    """A row of agent_standing."""
+    """A row of agent_statuses."""
     return agent, status, epoch, mailbox, replies
 
 
 ENDED = ("completed", "failed", "stopped")
 
-ALIVE: Answer = ("agent_standing", [standing("a"), standing("b", mailbox=20, replies=21)])
+ALIVE: Answer = ("agent_statuses", [standing("a"), standing("b", mailbox=20, replies=21)])
 """Both a and b may act."""
 
 

@@ -14,7 +14,7 @@ from agentbus.operations.protocol import BUS, Actor, CannotBatch, mailbox_channe
 from tests.operations.script import ALIVE, NOW, A, Answer, B, Played, held, play, standing
 
 HOLDS_NOTHING: Answer = ("message_held_by", [])
-LIFE: Answer = ("agent_standing", [standing("a", mailbox=10)])
+LIFE: Answer = ("agent_statuses", [standing("a", mailbox=10)])
 GIVES_UP: Answer = ("subscription_delete", [])
 NO_PARENT: Answer = ("agent_parents", [])
 

@@ -52,7 +52,7 @@ def test_checkpoints_of_many_agents_are_fenced_with_one_question() -> None:
     assert played.outcomes[0] == Saved(5, "s-1", NOW.wall)
     assert isinstance(played.outcomes[1], AgentFenced)
     assert played.outcomes[2] == Saved(6, None, NOW.wall)
-    assert [name for name, _ in played.asked] == ["agent_standing"]
+    assert [name for name, _ in played.asked] == ["agent_statuses"]
     assert played.written("checkpoint_insert") == [
         ("agent", "a", "n", "s-1", NOW.wall, CHECKSUM, 2, 0, "", "[]", "{}"),
         ("agent", "b", "n", None, NOW.wall, CHECKSUM, 2, 0, "", "[]", "{}"),

@@ -15,7 +15,7 @@ from tests.operations.script import ALIVE, NOW, A, Answer, B, Played, ended, hel
 
 RULES = Rules(suspect_after=10_000, fail_after=30_000)
 STRICT = Rules(10_000, 30_000, fail_stuck_after=20_000)
-LIFE: Answer = ("agent_standing", [standing("a")])
+LIFE: Answer = ("agent_statuses", [standing("a")])
 FAILING: tuple[Answer, ...] = (("message_held_by", []), LIFE, ("agent_parents", []))
 NO_AGENTS: tuple[Answer, ...] = (("agent_overdue", []), ("agent_absent", []))
 
@@ -143,7 +143,7 @@ def test_a_call_of_a_visiting_agent_is_a_heartbeat_and_extends_its_leases() -> N
 
 
 def test_a_visiting_agent_of_another_epoch_is_refused_and_others_are_not() -> None:
-    lives: Answer = ("agent_standing", [standing("a", epoch=2), standing("b")])
+    lives: Answer = ("agent_statuses", [standing("a", epoch=2), standing("b")])
     requests = [VisitRequest(A, 60_000), VisitRequest(B, 60_000)]
     played = play(visit.run(requests, NOW), lives, ("agent_suspected", []))
     assert played.outcomes[0] is not None

@@ -47,7 +47,7 @@ def test_it_settles_all_leases_of_all_requests_with_one_statement() -> None:
 
 def test_what_is_held_is_settled_without_looking_it_up() -> None:
     played = play(ack.run([acks((1, 1))], NOW), ALIVE, settled(held(1)))
-    assert [name for name, _ in played.asked] == ["agent_standing"]
+    assert [name for name, _ in played.asked] == ["agent_statuses"]
 
 
 def test_a_request_that_settles_nothing_writes_nothing() -> None:

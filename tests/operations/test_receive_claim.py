@@ -102,7 +102,7 @@ def test_an_empty_claim_leases_nothing() -> None:
 def test_a_claim_of_one_mailbox_needs_three_questions_and_a_lease() -> None:
     found: Answer = ("message_next", [(10, 9, *row(2)), (10, 5, *row(1)), (10, -1, None)])
     played = play(claim.run([request(limit=2)], NOW), ALIVE, QUIET, found)
-    assert [name for name, _ in played.asked] == ["agent_standing", "mailbox_horizon", "message_next"]
+    assert [name for name, _ in played.asked] == ["agent_statuses", "mailbox_horizon", "message_next"]
     assert played.parameters("message_next") == (10, 2)
     assert played.wrote == ["message_lease"]
     assert got(played) == [[2, 1]]

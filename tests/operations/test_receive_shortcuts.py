@@ -16,7 +16,7 @@ ROW = MessageRow(
     session=None, correlation=None, reply_to=None, created=1, mailbox=10, expires=None, headers=None,
 )  # fmt: skip
 NOTHING = tuple(None for _ in ROW.__struct_fields__)
-DEAD: Answer = ("agent_standing", [])
+DEAD: Answer = ("agent_statuses", [])
 
 
 def columns(row: MessageRow) -> tuple[Any, ...]:

@@ -53,7 +53,7 @@ def found(
     """A session as ``outline`` finds it."""
     return [
         ("session_get", [session_row(status, expected)]),
-        ("session_standing", [("execution", "m", status, expected, 8, owner, "host", 41, "77", "/bell")]),
+        ("session_owner", [("execution", "m", status, expected, 8, owner, "host", 41, "77", "/bell")]),
         ("agent_of_session", agents),
         ("document_list", documents),
     ]
@@ -78,7 +78,7 @@ def events_of(played: Played[Any]) -> list[str]:
 
 
 def changing(status: str = "interrupted") -> Answer:
-    return "session_standing", [("execution", "m", status, "{}", *HOME)]
+    return "session_owner", [("execution", "m", status, "{}", *HOME)]
 
 
 def test_the_outline_of_a_session_is_what_plans_are_compared_by() -> None:
@@ -88,7 +88,7 @@ def test_the_outline_of_a_session_is_what_plans_are_compared_by() -> None:
     record, made_of = outlined
     assert made_of == basis(agents=agents, documents=documents)
     assert record.at_work == ["b"]
-    assert play(outline("s", NOW), ("session_get", []), ("session_standing", [])).outcomes is None
+    assert play(outline("s", NOW), ("session_get", []), ("session_owner", [])).outcomes is None
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_plan_that_does_not_hold_writes_nothing(action: str) -> None:
 
 
 def test_a_session_that_is_gone_is_unknown() -> None:
-    played = acts("resume", [("session_get", []), ("session_standing", [])], basis())
+    played = acts("resume", [("session_get", []), ("session_owner", [])], basis())
     assert isinstance(played.outcomes[0], UnknownSession)
 
 
@@ -166,7 +166,7 @@ def test_the_session_ends_before_those_it_waited_for_so_that_their_end_does_not_
     played = acts(
         "abandon",
         [*found(agents=agents), changing(), ("session_expected", [("late",)]), ("message_held_by", []),
-         ("agent_standing", []), ("subscription_delete", [])],
+         ("agent_statuses", []), ("subscription_delete", [])],
         basis(agents=agents),
         reason="no",
     )  # fmt: skip
@@ -179,7 +179,7 @@ def test_a_follow_on_is_there_before_its_documents_and_says_where_they_came_from
     documents = (("plan", 3, "a", 7),)
     played = acts(
         "follow_on",
-        [*found(documents=documents), ("session_standing", []), ("session_standing", []), changing()],
+        [*found(documents=documents), ("session_owner", []), ("session_owner", []), changing()],
         basis(documents=documents),
         follow_on=StartSessionRequest("t", "execution", None, metadata='{"mine":1}'),
     )  # fmt: skip
@@ -260,7 +260,7 @@ def test_a_rollback_saves_what_is_there_before_it_changes_anything() -> None:
     played = rolls(
         ("checkpoint_owner", [("composite", "s")]), SIZE, ("session_get", [session_row()]), *CONTENT,
         ("checkpoint_insert", [(9,)]), ("document_insert", [(1, 3)]),
-        ("state_standing", [("a", "k", 11, "user_data", 4, None, 1, 9)]), ("counter_take", [(20,)]),
+        ("state_by_key", [("a", "k", 11, "user_data", 4, None, 1, 9)]), ("counter_take", [(20,)]),
         ("checkpoint_again", [(10,)]), ("message_still_open", []),
     )  # fmt: skip
     assert played.wrote[0] == "checkpoint_insert"

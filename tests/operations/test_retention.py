@@ -114,7 +114,7 @@ def test_a_checkpoint_stays_when_newer_ones_were_deleted_meanwhile() -> None:
 
 def test_a_checkpoint_of_an_agent_that_came_back_stays() -> None:
     piece = Piece("checkpoint", 1, 1, ("agent", "a"))
-    played = removed(piece, answers=(("agent_standing", [standing("a")]), ("checkpoint_remove_all", [])))
+    played = removed(piece, answers=(("agent_statuses", [standing("a")]), ("checkpoint_remove_all", [])))
     assert played.written("checkpoint_remove_all") == [([],)]
 
 

@@ -82,7 +82,7 @@ def test_a_refused_request_takes_no_id_and_leaves_its_neighbours_alone() -> None
 
 
 def test_when_everything_is_refused_nothing_is_written() -> None:
-    played = play(send.run([SendRequest(A, (draft(),))], NOW), ("agent_standing", []), KNOWN)
+    played = play(send.run([SendRequest(A, (draft(),))], NOW), ("agent_statuses", []), KNOWN)
     assert isinstance(played.outcomes[0], AgentFenced)
     assert played.statements == []
     assert played.woken == []
@@ -90,7 +90,7 @@ def test_when_everything_is_refused_nothing_is_written() -> None:
 
 @pytest.mark.parametrize("epoch", [0, 2])
 def test_a_sender_of_another_epoch_is_fenced(epoch: int) -> None:
-    alive: Answer = ("agent_standing", [standing("a", epoch=epoch), standing("b")])
+    alive: Answer = ("agent_statuses", [standing("a", epoch=epoch), standing("b")])
     played = play(send.run([SendRequest(A, (draft(),))], NOW), alive, KNOWN)
     assert isinstance(played.outcomes[0], AgentFenced)
 
@@ -115,7 +115,7 @@ def test_an_unknown_recipient_is_refused_with_its_position(to: Address, question
 
 @pytest.mark.parametrize("status", ["completed", "stopped"])
 def test_a_fresh_message_to_an_ended_agent_is_refused(status: str) -> None:
-    alive: Answer = ("agent_standing", [standing("a"), standing("b", status)])
+    alive: Answer = ("agent_statuses", [standing("a"), standing("b", status)])
     (error,) = play(send.run([SendRequest(A, (draft(),))], NOW), alive, KNOWN).outcomes
     assert isinstance(error, AgentEnded)
     assert (error.agent, error.status, error.item) == ("b", status, 0)
@@ -123,7 +123,7 @@ def test_a_fresh_message_to_an_ended_agent_is_refused(status: str) -> None:
 
 @pytest.mark.parametrize("status", ["completed", "stopped"])
 def test_a_reply_is_queued_even_for_an_agent_that_ended(status: str) -> None:
-    alive: Answer = ("agent_standing", [standing("a"), standing("b", status, mailbox=20)])
+    alive: Answer = ("agent_statuses", [standing("a"), standing("b", status, mailbox=20)])
     reply = msgspec.structs.replace(draft(), reply=True)
     played = play(send.run([SendRequest(A, (reply,))], NOW), alive, KNOWN, ids(last=1))
     assert played.outcomes == [[Receipt(1, "m-1")]]
@@ -131,7 +131,7 @@ def test_a_reply_is_queued_even_for_an_agent_that_ended(status: str) -> None:
 
 @pytest.mark.parametrize("status", ["pending", "spawning", "running", "suspect", "failed"])
 def test_a_message_waits_for_an_agent_that_may_still_read_it(status: str) -> None:
-    alive: Answer = ("agent_standing", [standing("a"), standing("b", status, mailbox=20)])
+    alive: Answer = ("agent_statuses", [standing("a"), standing("b", status, mailbox=20)])
     played = play(send.run([SendRequest(A, (draft(),))], NOW), alive, KNOWN, ids(last=1))
     assert played.outcomes == [[Receipt(1, "m-1")]]
 

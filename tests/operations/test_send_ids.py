@@ -150,7 +150,7 @@ def test_all_copies_of_a_publication_share_its_id() -> None:
 
 def test_a_duplicate_to_an_agent_that_ended_meanwhile_still_gives_its_receipt() -> None:
     # The first send lost its receipt; the retry must not look as if it had failed.
-    alive: Answer = ("agent_standing", [standing("a"), standing("b", "completed", mailbox=20)])
+    alive: Answer = ("agent_statuses", [standing("a"), standing("b", "completed", mailbox=20)])
     played = play(send.run([SendRequest(A, (draft(),))], NOW), alive, KNOWN, before(sent()), AGAIN)
     assert played.outcomes == [[Receipt(3, "id-1", duplicate=True)]]
 

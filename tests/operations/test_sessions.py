@@ -37,10 +37,10 @@ def stands(
     expected: str = "{}",
 ) -> Answer:
     place: Row = (None,) * 6 if owner is None else (process, owner, "host", 41, "77", "/bell")
-    return "session_standing", [("planning", milestone, status, expected, *place)]
+    return "session_owner", [("planning", milestone, status, expected, *place)]
 
 
-ABSENT: Answer = ("session_standing", [])
+ABSENT: Answer = ("session_owner", [])
 
 
 def events_of(played: Played[Any]) -> list[tuple[str, str | None, dict[str, Any]]]:
@@ -238,7 +238,7 @@ def test_an_agent_that_continues_a_session_is_the_actor_of_the_event() -> None:
 def test_the_end_of_an_agent_checks_its_session_and_records_a_failure(status: str) -> None:
     played = play(
         finish.run([EndRequest(A, status, "why" if status == "failed" else None)], NOW),
-        ALIVE, ("agent_standing", [standing("a")]), ("message_held_by", []),
+        ALIVE, ("agent_statuses", [standing("a")]), ("message_held_by", []),
         ("agent_parents" if status == "failed" else "subscription_delete", []),
     )  # fmt: skip
     ((_, agents, processes, sessions, _),) = played.written("session_interrupt")

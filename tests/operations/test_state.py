@@ -46,13 +46,13 @@ def there(
     expires: int | None = None,
     value: str | None = "1",
 ) -> Row:
-    """A row of state_standing, with the id 7; without a value it is a tombstone."""
+    """A row of state_by_key, with the id 7; without a value it is a tombstone."""
     return scope, key, 7, "progress", version, expires, 500, None if value is None else crc32(value.encode())
 
 
 def change(*requests: ChangeRequest, rows: list[Row] | None = None, answers: tuple[Answer, ...] = ()) -> Played[Any]:
     actors: tuple[Answer, ...] = () if all(request.actor is None for request in requests) else (ALIVE,)
-    return play(change_state.run(requests, NOW), *actors, ("state_standing", rows or []), *answers)
+    return play(change_state.run(requests, NOW), *actors, ("state_by_key", rows or []), *answers)
 
 
 def numbers(last: int) -> Answer:
@@ -121,7 +121,7 @@ def test_many_changes_share_their_statements() -> None:
     requests = [put(str(n), key=f"k{n}", scope=f"s{n % 2}", actor=(A, B)[n % 2]) for n in range(10)]
     played = change(*requests, answers=(numbers(50),))
     assert played.outcomes == [Changed(1, False)] * 10
-    assert [name for name, _ in played.asked] == ["agent_standing", "state_standing", "state_floors"]
+    assert [name for name, _ in played.asked] == ["agent_statuses", "state_by_key", "state_floors"]
     assert played.written("counter_take") == [("change", 10)]
     assert [row[2] for row in played.written("state_insert")] == list(range(41, 51))
     assert sorted(played.woken) == ["state/s0", "state/s1"]
@@ -156,9 +156,9 @@ def test_changes_of_one_entry_happen_one_after_another_and_are_written_once() ->
 
 
 def test_a_fenced_actor_changes_nothing_and_others_do() -> None:
-    alive: Answer = ("agent_standing", [standing("a", epoch=2), standing("b")])
+    alive: Answer = ("agent_statuses", [standing("a", epoch=2), standing("b")])
     played = play(
-        change_state.run([put(actor=A), put(key="other", actor=B)], NOW), alive, ("state_standing", []), numbers(41)
+        change_state.run([put(actor=A), put(key="other", actor=B)], NOW), alive, ("state_by_key", []), numbers(41)
     )
     assert isinstance(played.outcomes[0], AgentFenced)
     assert played.outcomes[1] == Changed(1, False)
@@ -174,7 +174,7 @@ def test_the_state_of_a_session_that_is_not_open_cannot_be_changed(rows: list[Ro
     played = play(
         change_state.run(requests, NOW),
         ("session_status", rows),
-        ("state_standing", []),
+        ("state_by_key", []),
         ("state_values", []),
         numbers(41),
     )
@@ -188,7 +188,7 @@ def test_the_state_of_an_open_session_can_be_changed(status: str) -> None:
     played = play(
         change_state.run([put(scope="session:x")], NOW),
         ("session_status", [(status,)]),
-        ("state_standing", []),
+        ("state_by_key", []),
         numbers(41),
     )
     assert played.outcomes == [Changed(1, False)]

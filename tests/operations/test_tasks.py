@@ -115,7 +115,7 @@ def test_a_worker_that_lost_a_task_gets_a_named_error(found: list[Row], reason: 
 
 
 def test_a_fenced_agent_writes_nothing_even_for_a_task_that_seems_its_own() -> None:
-    gone = ("agent_standing", [("a", "failed", 1, 1, 2)])
+    gone = ("agent_statuses", [("a", "failed", 1, 1, 2)])
     played = play(finish_step.run([FinishStepRequest(A, HOLD, STEP, ("1", 0))], NOW), gone, held_as())
     assert isinstance(played.outcomes[0], AgentFenced)
     assert played.written("step_finish") == []
@@ -190,7 +190,7 @@ def test_the_status_of_a_released_task(
 def test_a_task_that_completes_wakes_waiting_callers_and_its_parent() -> None:
     parent = task(number=9, id="p", status="waiting", holder=None)
     played = driven(
-        complete_task.run([CompleteRequest(A, HOLD, ("1", 5))], NOW), held_as(parent="p"), ("task_standing", [parent])
+        complete_task.run([CompleteRequest(A, HOLD, ("1", 5))], NOW), held_as(parent="p"), ("task_by_id", [parent])
     )
     assert played.written("task_complete") == [(5, "1", NOW.wall, 7)]
     assert played.written("task_ready_now") == [(NOW.wall, 9)]
@@ -324,7 +324,7 @@ def test_two_who_start_the_same_id_at_once_make_one_task() -> None:
 def test_an_agent_s_name_is_refused_before_anything_else_is_looked_at() -> None:
     request = DecideRequest("t", "plan", True, "planner-1")
     agent = ("agent_status", [("planner-1", "running", None, None)])
-    played = play(decide_approval.run([request], NOW), ("task_standing", [task()]), agent)
+    played = play(decide_approval.run([request], NOW), ("task_by_id", [task()]), agent)
     assert isinstance(played.outcomes[0], NotAnOperator)
     assert played.statements == []
 
@@ -349,7 +349,7 @@ def test_a_wrong_transition_is_a_named_error_and_writes_nothing(action: str, sta
     if status in TRANSITIONS[action]:
         return
     played = play(
-        control_task.run([ControlRequest("t", action)], NOW), ("task_standing", [task(status=status, holder=None)])
+        control_task.run([ControlRequest("t", action)], NOW), ("task_by_id", [task(status=status, holder=None)])
     )
     (error,) = played.outcomes
     assert isinstance(error, WrongState)
@@ -359,5 +359,5 @@ def test_a_wrong_transition_is_a_named_error_and_writes_nothing(action: str, sta
 
 
 def test_a_task_that_is_not_there_is_said_so() -> None:
-    played = play(control_task.run([ControlRequest("t", "halt")], NOW), ("task_standing", []))
+    played = play(control_task.run([ControlRequest("t", "halt")], NOW), ("task_by_id", []))
     assert isinstance(played.outcomes[0], UnknownTask)

@@ -21,7 +21,7 @@ HOT = (
     "mailbox_horizon",
     "message_rows",
     "message_held",
-    "agent_standing",
+    "agent_statuses",
     "message_by_message_id",
     "reply_take",
     "message_lapsed",
@@ -33,10 +33,10 @@ HOT = (
     "message_extend",
     "message_release",
     "message_dead_letter",
-    "state_standing",
+    "state_by_key",
     "state_values",
     "state_update",
-    "history_standing",
+    "history_by_name",
     "history_present",
     "history_touch",
     "history_replace",
@@ -84,7 +84,7 @@ LOOKS = (
 )
 # These run with every step of a session, under the lock.
 STEPS = (
-    "session_standing",
+    "session_owner",
     "session_interrupt",
     "session_trouble",
     "session_counts",

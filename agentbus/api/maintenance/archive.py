@@ -48,7 +48,7 @@ from agentbus.operations.archive_rows import (
     Header,
     Line,
 )
-from agentbus.operations.histories import MAX_PLACE, item_text
+from agentbus.operations.histories import MAX_ITEM_KEY, item_text
 
 FOLDER = "archive"
 _MAGIC = b"\x1f\x8b\x08"
@@ -425,8 +425,8 @@ def _verify(line: Line, limits: Limits) -> None:
             raise SnapshotTooLarge(size=len(line.body), limit=limits.snapshot)
         if zlib.crc32(line.body) != line.checksum:
             raise DamagedPayload(what=item_text(line.kind, line.history, line.part, line.key))
-        if len(line.part.encode()) + len(line.key.encode()) > MAX_PLACE:
-            raise InvalidInput(reason=f"part and key have more than {MAX_PLACE} bytes")
+        if len(line.part.encode()) + len(line.key.encode()) > MAX_ITEM_KEY:
+            raise InvalidInput(reason=f"part and key have more than {MAX_ITEM_KEY} bytes")
 
 
 def _verify_texts(line: Line | ArchivedPart, limits: Limits) -> None:

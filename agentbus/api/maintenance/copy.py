@@ -64,39 +64,44 @@ def copy_bus(
     found = source.read(survey, None)
     _refuse_in_use(found, source.shown)
     with closing(open_target()) as target:
-        place = target.write(begin_copy, BeginRequest(found.bus, source.shown, target.shown))
-        return _Copy(source, target, place, sum(found.counts.values()), progress).run()
+        position = target.write(begin_copy, BeginRequest(found.bus, source.shown, target.shown))
+        return _Copy(source, target, position, sum(found.counts.values()), progress).run()
 
 
 class _Copy:
     def __init__(
-        self, source: BlockingEngine, target: BlockingEngine, place: CopyPosition, rows: int, progress: Progress | None
+        self,
+        source: BlockingEngine,
+        target: BlockingEngine,
+        position: CopyPosition,
+        rows: int,
+        progress: Progress | None,
     ) -> None:
         self._source = source
         self._target = target
-        self._place = place
-        self._resumed = bool(place.rows)
+        self._position = position
+        self._resumed = bool(position.rows)
         self._total = 3 * rows
-        self._done = place.rows
+        self._done = position.rows
         self._progress = progress
 
     def run(self) -> CopyReport:
-        while self._place.table:
+        while self._position.table:
             self._copy_batch()
         with self._source.pause_writes():
             tables = [self._compare(table) for table in TABLES]
         # Only after the comparison: a concurrent write to the source would have shown there.
-        self._target.write(finish_copy, FinishRequest(self._place))
-        place = self._place
-        return CopyReport(self._source.shown, self._target.shown, self._resumed, place.rows, tables)
+        self._target.write(finish_copy, FinishRequest(self._position))
+        position = self._position
+        return CopyReport(self._source.shown, self._target.shown, self._resumed, position.rows, tables)
 
     def _copy_batch(self) -> None:
         """Copy the next rows of the current table, or move to the next table if there are none."""
-        before = self._place
+        before = self._position
         rows = _read(self._source, before.table, before.after)
         after = _next_table(before) if not rows else _advance(before, rows)
         try:
-            self._place = self._target.write(load_copy, LoadRequest(before, after, rows))
+            self._position = self._target.write(load_copy, LoadRequest(before, after, rows))
         except FormatRefused as error:
             first, last = (_format_key(before, row) for row in (rows[0], rows[-1]))
             reason = f"the target rejects a row of {before.table} from {first} to {last}"
@@ -144,20 +149,20 @@ def _key(table: str, row: Row) -> tuple[Any, ...]:
     return row[: len(TABLES[table].start)]
 
 
-def _format_key(place: CopyPosition, row: Row) -> str:
+def _format_key(position: CopyPosition, row: Row) -> str:
     """Format the key of a row."""
-    return "/".join(map(str, _key(place.table, row)))
+    return "/".join(map(str, _key(position.table, row)))
 
 
-def _advance(place: CopyPosition, rows: list[Row]) -> CopyPosition:
-    return msgspec.structs.replace(place, after=_key(place.table, rows[-1]), rows=place.rows + len(rows))
+def _advance(position: CopyPosition, rows: list[Row]) -> CopyPosition:
+    return msgspec.structs.replace(position, after=_key(position.table, rows[-1]), rows=position.rows + len(rows))
 
 
-def _next_table(place: CopyPosition) -> CopyPosition:
+def _next_table(position: CopyPosition) -> CopyPosition:
     """Return the start of the next table, or the end."""
     names = [*TABLES, ""]
-    table = names[names.index(place.table) + 1]
-    return msgspec.structs.replace(place, table=table, after=TABLES[table].start if table else ())
+    table = names[names.index(position.table) + 1]
+    return msgspec.structs.replace(position, table=table, after=TABLES[table].start if table else ())
 
 
 def _refuse_in_use(found: Survey, path: str) -> None:

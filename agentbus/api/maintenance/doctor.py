@@ -232,13 +232,13 @@ async def _room(store: Checkable, home: str, limits: CapacityLimits) -> tuple[st
 async def _unfinished(store: Checkable) -> list[Check | SkippedCheck]:
     """Report a bus that is only part of a copy."""
     try:
-        place = await store.read_isolated(read_copy_position, None)
+        position = await store.read_isolated(read_copy_position, None)
     except AgentBusError as error:
         return [SkippedCheck("copy", error)]
-    if place is None:
+    if position is None:
         return []
-    text = f"this is an unfinished copy of {place.source} and cannot be opened"
-    return [Check("copy", "error", text, f"finish it: {place.command}")]
+    text = f"this is an unfinished copy of {position.source} and cannot be opened"
+    return [Check("copy", "error", text, f"finish it: {position.command}")]
 
 
 async def _dependencies(store: Checkable) -> tuple[str, str, str | None]:

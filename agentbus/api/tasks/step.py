@@ -103,41 +103,41 @@ async def take_step(
         raise InvalidInput(reason=f"step {name!r}: {function!r} is not callable")
     as_ = result_type(function) if options.returns is None else options.returns
     with run.busy():
-        place, known = run.locate("step", name, digest(arguments, keywords))
-        with run.executing(place.key):
+        identity, known = run.locate("step", name, digest(arguments, keywords))
+        with run.executing(identity.key):
             while known is not None:
                 if known.status == "finished":
                     return run.stored(known, as_)
                 if known.status == "failed":
-                    raise _failed(run, place, options, known.failures, problem(known.error))
+                    raise _failed(run, identity, options, known.failures, problem(known.error))
                 if known.status == "retrying":
-                    await run.wait_until(place.key, known.due or 0)
+                    await run.wait_until(identity.key, known.due or 0)
                     break
                 if known.status != "unknown":
                     break
-                known = await _wait_until_settled(run, place)
-            return await _execute(run, place, known, options, as_, partial(function, *arguments, **keywords))
+                known = await _wait_until_settled(run, identity)
+            return await _execute(run, identity, known, options, as_, partial(function, *arguments, **keywords))
 
 
 async def _execute(
-    run: Run, place: StepIdentity, known: Recorded | None, options: Options, as_: Any, function: Callable[[], Any]
+    run: Run, identity: StepIdentity, known: Recorded | None, options: Options, as_: Any, function: Callable[[], Any]
 ) -> Any:
     """Execute a step until it succeeds or no attempt is left."""
     attempt, failures, note = (0, 0, None) if known is None else (known.attempt, known.failures, known.note)
-    note = run.notes.get(place.key) if known is None else note
+    note = run.notes.get(identity.key) if known is None else note
     if attempt - failures >= MAX_INTERRUPTIONS:
         failures += 1
         reason = f"{MAX_INTERRUPTIONS} workers died during the step"
-        await _after_failure(run, place, options, attempt, failures, RuntimeError(reason))
+        await _after_failure(run, identity, options, attempt, failures, RuntimeError(reason))
     trace = None if known is None else known.trace
     while True:
         attempt += 1
         tracer = core.tracer
-        with core.NO_SPAN if tracer is None else tracer.attempt_step(run, place, attempt, trace) as span:
+        with core.NO_SPAN if tracer is None else tracer.attempt_step(run, identity, attempt, trace) as span:
             trace = None if span is None else span.trace
-            await _start(run, place, options, attempt, note, trace)
+            await _start(run, identity, options, attempt, note, trace)
             try:
-                return await _attempt(run, place, options, attempt, note, as_, function)
+                return await _attempt(run, identity, options, attempt, note, as_, function)
             except Exception as error:
                 if run.lost:
                     raise
@@ -149,22 +149,22 @@ async def _execute(
             if span is not None:
                 span.fail(problem_found)
         failures += 1
-        await _after_failure(run, place, options, attempt, failures, problem_found)
+        await _after_failure(run, identity, options, attempt, failures, problem_found)
 
 
 async def _start(
-    run: Run, place: StepIdentity, options: Options, attempt: int, note: str | None, trace: str | None
+    run: Run, identity: StepIdentity, options: Options, attempt: int, note: str | None, trace: str | None
 ) -> None:
     """Record the start of an attempt; durably for a step that must run only once."""
-    request = StartStepRequest(run.agent._actor, run.hold, place, attempt, options.once, note, trace)
+    request = StartStepRequest(run.agent._actor, run.hold, identity, attempt, options.once, note, trace)
     while not await run.write(start_step, request, durable=True if options.once else None):
         await run.wait_out_halt()
-    run.report("step", place.key, "running", attempt)
+    run.report("step", identity.key, "running", attempt)
 
 
 async def _attempt(
     run: Run,
-    place: StepIdentity,
+    identity: StepIdentity,
     options: Options,
     attempt: int,
     note: str | None,
@@ -172,25 +172,25 @@ async def _attempt(
     function: Callable[[], Any],
 ) -> Any:
     unit = Unit(run.agent, run.claimed.session)._begin()
-    token = CURRENT.set(Current(run, place.key, unit, attempt, note))
+    token = CURRENT.set(Current(run, identity.key, unit, attempt, note))
     try:
-        value = await _call_with_timeout(run, place.key, options.timeout, function)
+        value = await _call_with_timeout(run, identity.key, options.timeout, function)
         text, crc = encode(value, run.bus._max_payload)
         # Read as it is on replay: a workflow must see the same value in both cases.
-        result = verify_value(text, crc, f"the result of step {place.key}", as_)
-        validation = None if options.validate is None else await _validate(run, place.key, options.validate, result)
+        result = verify_value(text, crc, f"the result of step {identity.key}", as_)
+        validation = None if options.validate is None else await _validate(run, identity.key, options.validate, result)
     finally:
         unit._end()
         CURRENT.reset(token)
     ending = run.next_ending()
-    finishing = FinishStepRequest(run.agent._actor, run.hold, place, (text, crc), validation, ending)
+    finishing = FinishStepRequest(run.agent._actor, run.hold, identity, (text, crc), validation, ending)
     if unit._empty:
         await run.write(finish_step, finishing)
     else:
         # The unit of the step and its result are one commit.
         await run.commit_unit(unit, Part(finish_step, finishing))
     run.mark_seen(ending)
-    run.report("step", place.key, "finished", attempt)
+    run.report("step", identity.key, "finished", attempt)
     return result
 
 
@@ -226,41 +226,41 @@ async def _validate(run: Run, step: str, validate: Callable[[Any], Any], result:
 
 
 async def _after_failure(
-    run: Run, place: StepIdentity, options: Options, attempt: int, failures: int, error: BaseException
+    run: Run, identity: StepIdentity, options: Options, attempt: int, failures: int, error: BaseException
 ) -> None:
     """Record a failure and wait for the next attempt; raise StepFailed if there is none."""
-    recorded = problem_of(error, run.claimed.id, place.key)
+    recorded = problem_of(error, run.claimed.id, identity.key)
     # The outcome of a timed-out attempt is unknown: a step that must run only once is not retried.
     delay = None if options.once and isinstance(error, TimeoutError) else options.delay(failures)
     ending = run.next_ending() if delay is None else None
-    request = FailStepRequest(run.agent._actor, run.hold, place, plain(recorded), failures, delay, ending)
+    request = FailStepRequest(run.agent._actor, run.hold, identity, plain(recorded), failures, delay, ending)
     if delay is None:
         # Before the write: a branch that is cancelled meanwhile does not raise the recorded error.
-        run.unhandled[place.key] = None
+        run.unhandled[identity.key] = None
     due = await run.write(fail_step, request, durable=None if delay is None else False)
     run.mark_seen(ending)
     status = "failed" if due is None else "retrying"
-    run.report("step", place.key, status, attempt, summary_of(recorded))
+    run.report("step", identity.key, status, attempt, summary_of(recorded))
     if due is None:
-        raise _failed(run, place, options, failures, recorded) from error
-    await run.wait_until(place.key, due)
+        raise _failed(run, identity, options, failures, recorded) from error
+    await run.wait_until(identity.key, due)
 
 
-async def _wait_until_settled(run: Run, place: StepIdentity) -> Recorded:
+async def _wait_until_settled(run: Run, identity: StepIdentity) -> Recorded:
     """Wait until an operator has settled a step whose outcome is unknown."""
 
     async def settled() -> Recorded | None:
-        known = await run.read_inline(recorded_step, (run.hold.number, place.kind, place.key))
+        known = await run.read_inline(recorded_step, (run.hold.number, identity.kind, identity.key))
         return known if known is not None and known.status != "unknown" else None
 
-    return await run.wait(Wait("step", place.key), settled)
+    return await run.wait(Wait("step", identity.key), settled)
 
 
-def _failed(run: Run, place: StepIdentity, options: Options, failures: int, cause: TaskProblem | None) -> StepFailed:
+def _failed(run: Run, identity: StepIdentity, options: Options, failures: int, cause: TaskProblem | None) -> StepFailed:
     name, message = ("?", "?") if cause is None else (cause.type, cause.message)
     if options.once and name == TimeoutError.__name__:
-        run.unrepeatable.add(place.key)
-    return StepFailed(task=run.claimed.id, step=place.key, failures=failures, type=name, message=message)
+        run.unrepeatable.add(identity.key)
+    return StepFailed(task=run.claimed.id, step=identity.key, failures=failures, type=name, message=message)
 
 
 def digest(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> str:

@@ -105,9 +105,9 @@ class Child(Generic[R]):
     id: str
     """The id of the sub-task."""
 
-    def __init__(self, task: Task, id: str, place: StepIdentity, known: Recorded | None, as_: Any) -> None:
+    def __init__(self, task: Task, id: str, identity: StepIdentity, known: Recorded | None, as_: Any) -> None:
         self.id = id
-        self._place = place
+        self._identity = identity
         self._known = known
         self._as = as_
         self._task = task
@@ -401,13 +401,13 @@ class Task:
         """
         run = self._outside("task.expose")
         with run.busy():
-            place, known = run.locate("expose", name)
+            identity, known = run.locate("expose", name)
             if known is None:
                 ending = run.next_ending()
                 encoded = encode(value, run.bus._max_payload)
-                await run.write(expose_value, ExposeRequest(run.agent._actor, run.hold, place, encoded, ending))
+                await run.write(expose_value, ExposeRequest(run.agent._actor, run.hold, identity, encoded, ending))
                 run.mark_seen(ending)
-                run.report("expose", place.key, "finished")
+                run.report("expose", identity.key, "finished")
 
     # Sub-tasks
 
@@ -485,19 +485,19 @@ class Task:
         if as_ is None and isinstance(called, Workflow):
             as_ = result_type(called.function)
         with run.busy():
-            place, known = run.locate("task", name or checked.workflow, digest(arguments, dict(keywords or {})))
+            identity, known = run.locate("task", name or checked.workflow, digest(arguments, dict(keywords or {})))
             if known is not None:
-                return Child(self, str(known.child), place, known, as_)
-            child = await self._free_id(place.position)
+                return Child(self, str(known.child), identity, known, as_)
+            child = await self._free_id(identity.position)
             checked = checked.named(child)
             with core.NO_SPAN if core.tracer is None else core.tracer.start_task(checked) as span:
                 if span is not None:
                     checked = msgspec.structs.replace(checked, trace=span.trace)
-                request = ChildRequest(run.agent._actor, run.hold, place, checked)
+                request = ChildRequest(run.agent._actor, run.hold, identity, checked)
                 while not await run.write(start_child, request):
                     await run.wait_out_halt()
-            run.report("task", place.key, "running")
-        return Child(self, child, place, None, as_)
+            run.report("task", identity.key, "running")
+        return Child(self, child, identity, None, as_)
 
     async def _free_id(self, position: int) -> str:
         """Return an id for a sub-task, derived from its parent's; with a random suffix if that is too long or taken."""
@@ -529,25 +529,25 @@ class Task:
                 encoded = (ending.result, ending.checksum)
                 result = verify_value(*encoded, f"the result of task {child.id}", child._as)
                 number = run.next_ending()
-                request = FinishStepRequest(run.agent._actor, run.hold, child._place, encoded, ending=number)
+                request = FinishStepRequest(run.agent._actor, run.hold, child._identity, encoded, ending=number)
                 await run.write(finish_step, request)
                 run.mark_seen(number)
-                run.report("task", child._place.key, "finished")
+                run.report("task", child._identity.key, "finished")
                 return result  # type: ignore[no-any-return]
             cause = problem(ending.error) if ending.status == "failed" else None
             text = f"it was {ending.status}" if cause is None else f"{cause.type}: {cause.message}"
-            failure = TaskProblem("TaskFailed", text, [], child._place.key)
-            run.unhandled[child._place.key] = None
+            failure = TaskProblem("TaskFailed", text, [], child._identity.key)
+            run.unhandled[child._identity.key] = None
             number = run.next_ending()
-            failing = FailStepRequest(run.agent._actor, run.hold, child._place, plain(failure), 1, ending=number)
+            failing = FailStepRequest(run.agent._actor, run.hold, child._identity, plain(failure), 1, ending=number)
             await run.write(fail_step, failing)
             run.mark_seen(number)
-            run.report("task", child._place.key, "failed", error=failure.message)
+            run.report("task", child._identity.key, "failed", error=failure.message)
             raise self._child_failed(child, failure)
 
     def _child_failed(self, child: Child[Any], cause: TaskProblem | None) -> TaskFailed:
         message = "?" if cause is None else cause.message
-        return TaskFailed(task=child.id, status="failed", message=message, parent=self.id, step=child._place.key)
+        return TaskFailed(task=child.id, status="failed", message=message, parent=self.id, step=child._identity.key)
 
     # Phases and checkpoints
 
@@ -560,10 +560,10 @@ class Task:
         if run.workflow.phases:
             check_choice(name, "phase", run.workflow.phases)
         with run.busy():
-            place, known = run.locate("phase", name)
+            identity, known = run.locate("phase", name)
             if known is None:
                 ending = run.next_ending()
-                await run.write(enter_phase, PhaseRequest(run.agent._actor, run.hold, place, ending))
+                await run.write(enter_phase, PhaseRequest(run.agent._actor, run.hold, identity, ending))
                 run.mark_seen(ending)
                 run.report("phase", name, "entered")
 
@@ -583,7 +583,7 @@ class Task:
 
         run = self._outside("task.checkpoint")
         with run.busy():
-            place, known = run.locate("checkpoint", name)
+            identity, known = run.locate("checkpoint", name)
             if known is not None:
                 return int(run.stored(known, int))
             checked = draft(
@@ -592,10 +592,10 @@ class Task:
             )  # fmt: skip
             request, _ = await checked.prepare(run.engine)
             ending = run.next_ending()
-            saving = TaskCheckpointRequest(run.agent._actor, run.hold, place, request, ending)
+            saving = TaskCheckpointRequest(run.agent._actor, run.hold, identity, request, ending)
             number = await run.write(checkpoint_task, saving)
             run.mark_seen(ending)
-            run.report("checkpoint", place.key, "finished")
+            run.report("checkpoint", identity.key, "finished")
             return number
 
     async def restore(self, name: str | None = None) -> Checkpoint | None:

@@ -45,14 +45,14 @@ async def finish_wait(
     """Wait, and return the JSON that the wait recorded, with its checksum. It ends after ``delay`` milliseconds or at
     ``due`` at the latest, counted from when the workflow first came here."""
     with run.busy():
-        place, known = run.locate(kind, name)
+        identity, known = run.locate(kind, name)
         if known is None or known.status not in {"finished", "failed"}:
-            waited = await _Waiting(run, place, known, delay, due).finish()
+            waited = await _Waiting(run, identity, known, delay, due).finish()
         else:
             waited = Waited(known.status, None, (str(known.result), known.checksum or 0))
         if waited.status == "failed":
-            run.unhandled[place.key] = None
-            raise SignalTimedOut(task=run.claimed.id, name=name, step=place.key)
+            run.unhandled[identity.key] = None
+            raise SignalTimedOut(task=run.claimed.id, name=name, step=identity.key)
         assert waited.result is not None  # noqa: S101 - a finished one has a result
         return waited.result
 
@@ -61,10 +61,10 @@ class _Waiting:
     """A wait that is not over."""
 
     def __init__(
-        self, run: Run, place: StepIdentity, known: Recorded | None, delay: int | None, due: int | None
+        self, run: Run, identity: StepIdentity, known: Recorded | None, delay: int | None, due: int | None
     ) -> None:
         self._run = run
-        self._place = place
+        self._identity = identity
         self._known = known
         self._limits = delay, due
         self._due: int | None = None
@@ -72,39 +72,39 @@ class _Waiting:
         """Awake time of the end: setting the wall clock back does not prolong a duration."""
 
     async def finish(self) -> Waited:
-        run, place = self._run, self._place
-        waited = await self._look(new=self._known is None)
+        run, identity = self._run, self._identity
+        waited = await self._record(new=self._known is None)
         if waited.status == "waiting":
             if self._known is None:
-                run.report(place.kind, place.key, "waiting")
+                run.report(identity.kind, identity.key, "waiting")
             now = run.engine.clock.now()
             self._due = waited.due
-            if waited.due is not None and place.kind != "until":
+            if waited.due is not None and identity.kind != "until":
                 self._until = now.awake + max(0, waited.due - now.wall)
-            waited = await run.wait(Wait(place.kind, place.key, waited.due), self._over)
-        run.report(place.kind, place.key, waited.status)
+            waited = await run.wait(Wait(identity.kind, identity.key, waited.due), self._over)
+        run.report(identity.kind, identity.key, waited.status)
         return waited
 
     async def _over(self) -> Waited | None:
         """Return the wait once it is over."""
-        run, place = self._run, self._place
+        run, identity = self._run, self._identity
         now = run.engine.clock.now()
         expired = (self._due is not None and now.wall >= self._due) or (
             self._until is not None and now.awake >= self._until
         )
-        wanted = (run.hold.number, place.kind, place.name)
-        if not expired and (place.kind in {"sleep", "until"} or not await run.read_inline(has_arrived, wanted)):
+        wanted = (run.hold.number, identity.kind, identity.name)
+        if not expired and (identity.kind in {"sleep", "until"} or not await run.read_inline(has_arrived, wanted)):
             return None
-        waited = await self._look(expired=expired)
+        waited = await self._record(expired=expired)
         return None if waited.status == "waiting" else waited
 
-    async def _look(self, **state: Any) -> Waited:
+    async def _record(self, **state: Any) -> Waited:
         """Record the wait, or its end if it is over."""
         run = self._run
         delay, due = self._limits
         ending = run.next_ending()
         request = WaitRequest(
-            run.agent._actor, run.hold, self._place, **{"new": False, **state}, delay=delay, due=due, ending=ending
+            run.agent._actor, run.hold, self._identity, **{"new": False, **state}, delay=delay, due=due, ending=ending
         )
         waited = await run.write(wait_step, request)
         if waited.status != "waiting":

@@ -71,11 +71,11 @@ def restore(call: Call) -> Result:
     path: str = call.arguments.path
     if (server := server_url(call.settings["url"])) is not None:
         restore_backup(path, server)
-    place = location_of(call.settings["url"])
-    kept = os.path.join(place, "backups", path)
+    home = location_of(call.settings["url"])
+    kept = os.path.join(home, "backups", path)
     if os.sep not in path and not os.path.exists(path) and os.path.exists(kept):
         path = kept
-    directory = str(restore_backup(path, place))
+    directory = str(restore_backup(path, home))
     call.note(
         "the replaced bus is in backups/ as replaced-….db; work that ran at the time of the backup is interrupted"
     )
@@ -92,11 +92,11 @@ def doctor(call: Call) -> Result:
     from agentbus.engine.url import server_url
     from agentbus.errors import NoBus
 
-    place = location_of(call.settings["url"])
+    home = location_of(call.settings["url"])
     server = server_url(call.settings["url"])
-    if server is None and not os.path.isdir(place):
-        raise NoBus(path=place)
-    checks = asyncio.run(agentbus.doctor(server or place, outgrown=capacity_bounds(call.settings)))
+    if server is None and not os.path.isdir(home):
+        raise NoBus(path=home)
+    checks = asyncio.run(agentbus.doctor(server or home, outgrown=capacity_bounds(call.settings)))
     failed = any(check.status == "error" for check in checks)
     columns = ("status:status", "name", "text", "fix")
     return Rows(checks, columns, paged=False, terminal=_diagnosis, code=FAILED if failed else 0)

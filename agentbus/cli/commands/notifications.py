@@ -41,7 +41,7 @@ def listed(call: Call) -> Result:
     from agentbus.api.notifications import is_meant
 
     settings = _load()
-    home, location = _place(call)
+    home, location = _home_and_location(call)
     progress = _progress(call)
     rows: list[dict[str, Any]] = []
     for name, one in settings.notifiers.items():
@@ -85,7 +85,7 @@ def test(call: Call) -> Result:
 
     from agentbus.api.notifications import send_test
 
-    _, location = _place(call)
+    _, location = _home_and_location(call)
     found = asyncio.run(send_test(call.arguments.name, location, "test"))
     columns = ("notifier", "id", "error", "output")
     return Rows([found], columns, paged=False, one=True, code=0 if found.error is None else FAILED)
@@ -106,7 +106,7 @@ def _load() -> Settings:
     return load(KINDS)
 
 
-def _place(call: Call) -> tuple[str | None, str]:
+def _home_and_location(call: Call) -> tuple[str | None, str]:
     """Return the directory of the bus, None if it is on a server, and its location."""
     from agentbus.engine.url import server_url
 

@@ -171,8 +171,8 @@ def _broken(text: str, error: Exception) -> NoWorkflow:
     """Return the error for a module that exists and cannot be imported."""
     from traceback import extract_tb
 
-    places = [frame for frame in extract_tb(error.__traceback__) if "importlib" not in frame.filename]
-    where = f" ({places[-1].filename}, line {places[-1].lineno})" if len(places) > 1 else ""
+    frames = [frame for frame in extract_tb(error.__traceback__) if "importlib" not in frame.filename]
+    where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if len(frames) > 1 else ""
     reason = f"its module cannot be imported: {error_text(error)}{where}"
     return NoWorkflow(what=shortened(text), reason=reason, advice="--debug shows the traceback")
 

@@ -209,14 +209,14 @@ def _insert(text: str, owner: Node, key: str | None, value: Any) -> str:
         return f"{text[: owner.start + 1]}{inside}{lead}{added}{tail}{text[closing:]}"
     end = owner.items[-1].end
     comma = _comma(text, end)
-    place = end if comma is None else comma + 1
+    after = end if comma is None else comma + 1
     # A comment at the end of the line belongs to the value before it.
-    rest = _REST_OF_LINE.match(text, place)
+    rest = _REST_OF_LINE.match(text, after)
     if rest is not None and rest[0].strip() and rest.end() <= closing and not inline:
-        place = rest.end()
+        after = rest.end()
     if comma is not None:
-        return f"{text[:place]}{lead or ' '}{added},{text[place:]}"
-    return f"{text[:end]},{text[end:place]}{lead or ' '}{added}{text[place:]}"
+        return f"{text[:after]}{lead or ' '}{added},{text[after:]}"
+    return f"{text[:end]},{text[end:after]}{lead or ' '}{added}{text[after:]}"
 
 
 def _is_inline(text: str, owner: Node) -> bool:

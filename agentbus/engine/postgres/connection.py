@@ -355,18 +355,18 @@ class _Watch:
         self._connection = connection
         self._address = address
         self._loop = asyncio.get_running_loop()
-        self._knocking: asyncio.Task[None] | None = None
-        self._timer = self._loop.call_later(LONG, self._knock)
+        self._probing: asyncio.Task[None] | None = None
+        self._timer = self._loop.call_later(LONG, self._start_probe)
 
     def end(self) -> None:
         self._timer.cancel()
-        if self._knocking is not None:
-            self._knocking.cancel()
+        if self._probing is not None:
+            self._probing.cancel()
 
-    def _knock(self) -> None:
-        self._knocking = self._loop.create_task(self._ask(), name="agentbus watch")
+    def _start_probe(self) -> None:
+        self._probing = self._loop.create_task(self._probe(), name="agentbus watch")
 
-    async def _ask(self) -> None:
+    async def _probe(self) -> None:
         try:
             terminate(await connect(self._address))
         except (asyncpg.PostgresError, AgentBusError):
@@ -375,7 +375,7 @@ class _Watch:
         except driver_errors.DRIVER:
             terminate(self._connection)
             return
-        self._timer = self._loop.call_later(LONG, self._knock)
+        self._timer = self._loop.call_later(LONG, self._start_probe)
 
 
 log = logging.getLogger("agentbus.engine")
@@ -404,10 +404,10 @@ class Retries:
         if driver_errors.is_lost(error):
             crowded = driver_errors.is_crowded(error)
             reason = driver_errors.translate_error(error, address).args[0]
-            log.warning("%s; retrying for up to %g s", reason, self._crowding if crowded else timeout)
+            log.warning("%s; retrying for up to %g s", reason, self._crowded_timeout if crowded else timeout)
 
     @property
-    def _crowding(self) -> float:
+    def _crowded_timeout(self) -> float:
         return min(self._timeout, driver_errors.CROWDED)
 
     def are_over(self, error: BaseException | None) -> bool:
@@ -417,7 +417,7 @@ class Retries:
             self._crowded = None
             return now - self._started > self._timeout
         self._crowded = now if self._crowded is None else self._crowded
-        return now - self._crowded > self._crowding
+        return now - self._crowded > self._crowded_timeout
 
 
 MAX_OPENING = 4

@@ -38,7 +38,7 @@ class Scripts:
         if not _is_silent(step.name):
             return None
         rows: Sequence[Sequence[Any]] = step.rows if isinstance(step, ExecuteMany) else [step.parameters]
-        if len(rows) > _MOST_ROWS or any(row[place] is not None for row in rows for place in _written(step.name)):
+        if len(rows) > _MOST_ROWS or any(row[index] is not None for row in rows for index in _written(step.name)):
             return None
         if not rows:
             return ""

@@ -40,7 +40,7 @@ class Lender(Protocol):
     async def lend(self, work: Work[T]) -> T: ...
 
 
-MOST = 4
+MAX_CONNECTIONS = 4
 IDLE = 10.0
 """Seconds after which unused connections are closed."""
 _SETTINGS = {"default_transaction_read_only": "on"}
@@ -62,16 +62,16 @@ class Readers:
         self._standby = standby
         self._lender = lender
         self._lent = 0
-        self._most = MOST
-        self._few_until = 0.0
+        self._max_connections = MAX_CONNECTIONS
+        self._limited_until = 0.0
         self._idle: list[Connection] = []
         self._count = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._closed = False
         self._stopping = False
         self._spare = 0
-        self._look: asyncio.TimerHandle | None = None
-        self._partings: set[asyncio.Task[None]] = set()
+        self._idle_timer: asyncio.TimerHandle | None = None
+        self._closing: set[asyncio.Task[None]] = set()
 
     @property
     def busy(self) -> bool:
@@ -152,7 +152,7 @@ class Readers:
             self._lent -= 1
 
     def _limit(self) -> int:
-        return self._most if asyncio.get_running_loop().time() < self._few_until else MOST
+        return self._max_connections if asyncio.get_running_loop().time() < self._limited_until else MAX_CONNECTIONS
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
@@ -190,7 +190,7 @@ class Readers:
         finally:
             if sound and connection is not None and not self._closed and not connection.is_closed():
                 self._idle.append(connection)
-                self._look_later()
+                self._schedule_close_idle()
             else:
                 # Also after a cancellation: a statement may be in flight.
                 terminate(connection)
@@ -199,15 +199,15 @@ class Readers:
 
     def _refused(self, now: float) -> None:
         """Use only the open connections for a while. The delay is random, so that not all buses retry at once."""
-        if now >= self._few_until and self._lender is not None:
+        if now >= self._limited_until and self._lender is not None:
             log.warning("the server has no connection left for reading; reads share the open connections")
-        self._most, self._few_until = self._count - 1, now + IDLE * random.uniform(0.5, 1.5)  # noqa: S311
+        self._max_connections, self._limited_until = self._count - 1, now + IDLE * random.uniform(0.5, 1.5)  # noqa: S311
 
     def close_idle(self) -> None:
         """Close idle connections: the one that writes was refused."""
         idle, self._idle = self._idle, []
         self._count -= len(idle)
-        self._most, self._few_until = self._count, asyncio.get_running_loop().time() + IDLE
+        self._max_connections, self._limited_until = self._count, asyncio.get_running_loop().time() + IDLE
         for connection in idle:
             terminate(connection)
 
@@ -218,21 +218,21 @@ class Readers:
                 turn.set_result(None)
                 return
 
-    def _look_later(self) -> None:
+    def _schedule_close_idle(self) -> None:
         """Schedule the closing of connections that stay idle until then; one stays open."""
-        if self._look is None and len(self._idle) > 1:
+        if self._idle_timer is None and len(self._idle) > 1:
             self._spare = len(self._idle)
-            self._look = asyncio.get_running_loop().call_later(IDLE, self._close_idle)
+            self._idle_timer = asyncio.get_running_loop().call_later(IDLE, self._close_idle)
 
     def _close_idle(self) -> None:
-        self._look = None
+        self._idle_timer = None
         for connection in self._idle[: max(0, self._spare - 1)]:
             self._idle.remove(connection)
             self._count -= 1
-            parting = asyncio.get_running_loop().create_task(_part(connection), name="agentbus reader")
-            self._partings.add(parting)
-            parting.add_done_callback(self._partings.discard)
-        self._look_later()
+            closing = asyncio.get_running_loop().create_task(_disconnect(connection), name="agentbus reader")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+        self._schedule_close_idle()
 
     def stop_waiting(self) -> None:
         self._stopping = True
@@ -241,19 +241,19 @@ class Readers:
         self._closed = True
         while self._waiting:
             self._next()
-        if self._look is not None:
-            self._look.cancel()
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
         idle, self._idle = self._idle, []
         for connection in idle:
-            await _part(connection)
-        await asyncio.gather(*self._partings)
+            await _disconnect(connection)
+        await asyncio.gather(*self._closing)
 
 
 class _Refused(Exception):
     """The server refused a connection recently, and this bus has no read-only one."""
 
 
-async def _part(connection: Connection) -> None:
+async def _disconnect(connection: Connection) -> None:
     try:
         await connection.close(timeout=0.5)
     except Exception:
@@ -287,15 +287,15 @@ async def ask_several(connection: Connection, queries: Sequence[Query]) -> list[
     """Run queries and return the rows of each: in one statement, except those that lock first."""
     answers: list[Rows] = [[] for _ in queries]
     together: list[int] = []
-    for place, query in enumerate(queries):
+    for index, query in enumerate(queries):
         if len(statements()[query.name]) > 1:
-            answers[place] = await ask(connection, query)
+            answers[index] = await ask(connection, query)
         else:
-            together.append(place)
+            together.append(index)
     if together:
-        names = tuple(queries[place].name for place in together)
+        names = tuple(queries[index].name for index in together)
         merged = _merged.get(names) or await _merge(connection, names)
-        parameters = [value for place in together for value in queries[place].parameters]
+        parameters = [value for index in together for value in queries[index].parameters]
         for row in await connection.fetch(merged.sql, *parameters):
             number = row[0]
             answers[together[number]].append(row[merged.columns[number]])
@@ -313,7 +313,7 @@ async def _merge(connection: Connection, names: tuple[str, ...]) -> Merged:
         (statement,) = statements()[name]
         prepared = await connection.prepare(statement.sql)
         kinds.append([attribute.type.name for attribute in prepared.get_attributes()])
-        columns = ", ".join(f"c{place}" for place in range(len(kinds[-1])))
+        columns = ", ".join(f"c{index}" for index in range(len(kinds[-1])))
         sql = _shifted(statement.sql, width)
         questions.append(queries["server_question"].format(number=number, columns=columns, sql=sql))
         width += statement.width
@@ -322,9 +322,9 @@ async def _merge(connection: Connection, names: tuple[str, ...]) -> Merged:
     start = 1
     for number, own in enumerate(kinds):
         values = [
-            f"c{place}" if other == number else f"CAST(NULL AS {kind})"
+            f"c{index}" if other == number else f"CAST(NULL AS {kind})"
             for other, columns_of in enumerate(kinds)
-            for place, kind in enumerate(columns_of)
+            for index, kind in enumerate(columns_of)
         ]
         answers.append(queries["server_answer"].format(number=number, values=", ".join(values)))
         slices.append(slice(start, start + len(own)))

@@ -43,7 +43,7 @@ async def ask(connection: Connection, query: Query) -> Rows:
     found = statements()[query.name]
     parameters: Sequence[Any] = query.parameters
     if found[-1].opened:
-        parameters = [_bound(value, place in found[-1].opened) for place, value in enumerate(parameters)]
+        parameters = [_bound(value, index in found[-1].opened) for index, value in enumerate(parameters)]
     for statement in found[:-1]:
         await connection.fetch(statement.sql, *parameters[: statement.width])
     return [tuple(row) for row in await connection.fetch(found[-1].sql, *parameters)]
@@ -110,9 +110,9 @@ async def _numbering(connection: Connection, name: str, template: str) -> str:
         kinds = [kind.name for kind in prepared.get_parameters()[1:]]
         _numbered[name, template] = server_queries()[template].format(
             insert=match[1],
-            columns=", ".join(f"c{place}" for place in range(len(kinds))),
-            lists=", ".join(f"${place}::{kind}[]" for place, kind in enumerate(kinds, 1)),
-            values=", ".join(f"${place}::{kind}" for place, kind in enumerate(kinds, 1)),
+            columns=", ".join(f"c{index}" for index in range(len(kinds))),
+            lists=", ".join(f"${index}::{kind}[]" for index, kind in enumerate(kinds, 1)),
+            values=", ".join(f"${index}::{kind}" for index, kind in enumerate(kinds, 1)),
             counter=f"${len(kinds) + 1}",
             amount=f"CAST(${len(kinds) + 2} AS bigint)",
             version=f"${len(kinds) + 2}",

@@ -288,7 +288,9 @@ class ReceiveBody(Body, frozen=True):
     client: str | None = None
 
 
-class MostBody(Body, frozen=True):
+class LimitBody(Body, frozen=True):
+    """``most``: the maximum number of messages."""
+
     most: int = 100
 
 
@@ -426,12 +428,12 @@ async def steer(call: Call, body: SteerBody) -> Created | Steered:
     )  # fmt: skip
 
 
-async def peek(call: Call, query: EpochQuery, body: MostBody) -> Deliveries:
+async def peek(call: Call, query: EpochQuery, body: LimitBody) -> Deliveries:
     """Show the messages that the agent would receive now, without claiming them."""
     return Deliveries(await (await call.visitor(query.epoch)).peek(body.most))
 
 
-async def in_hand(call: Call, query: EpochQuery, body: MostBody) -> Deliveries:
+async def in_hand(call: Call, query: EpochQuery, body: LimitBody) -> Deliveries:
     """Show the messages that the agent has received and not settled."""
     return Deliveries(await (await call.visitor(query.epoch)).in_hand(body.most))
 

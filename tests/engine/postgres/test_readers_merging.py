@@ -30,7 +30,7 @@ async def test_questions_asked_together_give_what_each_gives_alone(url: str) -> 
     connection = await filled(url)
     boxes = [row[0] for row in await connection.fetch("SELECT mailbox FROM agents ORDER BY id")]
     questions = (
-        Query("agent_standing", (["a", "b", "nobody"],)),
+        Query("agent_statuses", (["a", "b", "nobody"],)),
         Query("type_known", ("message", ["note", "nothing"])),
         Query("mailbox_horizon", (boxes,)),
         Query("message_ready", (boxes, 2)),
@@ -52,7 +52,7 @@ async def test_what_is_ready_comes_most_urgent_first_also_together(url: str) -> 
     connection = await filled(url)
     try:
         (box,) = await connection.fetchrow("SELECT mailbox FROM agents WHERE id = 'b'")  # type: ignore[misc]
-        asked = (Query("agent_standing", (["b"],)), Query("message_ready", ([box], 9)))
+        asked = (Query("agent_statuses", (["b"],)), Query("message_ready", ([box], 9)))
         _, ready = await ask_several(connection, asked)
         assert [row[1] for row in ready] == [9, 7, 5]
     finally:

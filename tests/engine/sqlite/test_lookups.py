@@ -62,7 +62,7 @@ def note(to: str, *, kind: Any = "agent", type: str = "note") -> SendRequest:
 
 
 def standing(*agents: str) -> Query:
-    return Query("agent_standing", (list(agents),))
+    return Query("agent_statuses", (list(agents),))
 
 
 class Place:

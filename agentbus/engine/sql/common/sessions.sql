@@ -7,8 +7,8 @@ SELECT status FROM sessions WHERE id = $1;
 INSERT INTO sessions (id, operation, milestone, process, expected, metadata, created, updated)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
 
--- name: session_standing
--- What operations must know of a session and of the process that owns it.
+-- name: session_owner
+-- A session and the process that owns it.
 SELECT sessions.operation, sessions.milestone, sessions.status, sessions.expected, sessions.process, processes.status,
     processes.host, processes.pid, processes.started, processes.bell
 FROM sessions LEFT JOIN processes ON processes.id = sessions.process

@@ -403,8 +403,8 @@ SELECT tasks.id, workflow, arguments, manual FROM /* rows: tasks.id $1 */;
 SELECT /* columns: held_task tasks */
 FROM /* rows: tasks.number $1 */;
 
--- name: task_standing
--- Tasks as the operations that change them read them, by id.
+-- name: task_by_id
+-- The tasks with these ids, with the columns of HeldTask.
 SELECT /* columns: held_task tasks */
 FROM /* rows: tasks.id $1 */;
 

@@ -1,5 +1,5 @@
--- name: agent_standing
--- What operations must know of agents. Differs: SQLite needs a join and a named index.
+-- name: agent_statuses
+-- The status, the epoch and the mailboxes of agents. Differs: SQLite needs a join and a named index.
 SELECT id, status, epoch, mailbox, replies FROM agents WHERE id = ANY ($1);
 
 -- name: agent_overdue

@@ -1,6 +1,7 @@
--- name: history_standing
--- Histories as they are; $1 has a list of names for each kind. Differs: locks their names until the commit, also of those
--- that do not exist yet, in a fixed order. There are 1024 locks, so that a large batch does not use up the lock table.
+-- name: history_by_name
+-- Histories without their items; $1 has a list of names for each kind. Differs: locks their names until the commit,
+-- also of those that do not exist yet, in a fixed order. There are 1024 locks, so that a large batch does not use up the
+-- lock table.
 SELECT pg_advisory_xact_lock(hashtext('agentbus histories ' || current_schema()), lock)
 FROM (
     SELECT DISTINCT hashtext(kinds.key || '/' || wanted.name) & 1023 AS lock

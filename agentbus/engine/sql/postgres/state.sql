@@ -1,4 +1,4 @@
--- name: state_standing
+-- name: state_by_key
 -- Entries and tombstones without their values; $1 has a list of keys for each scope. Differs: locks the counter of
 -- changes until the commit, so that the result stays current.
 SELECT value FROM counters WHERE name = 'change' FOR UPDATE;

@@ -1,6 +1,6 @@
--- name: agent_standing
--- What operations must know of agents. Differs: SQLite prefers the unique index to the covering one and reads the row
--- as well, therefore the index is named.
+-- name: agent_statuses
+-- The status, the epoch and the mailboxes of agents. Differs: SQLite prefers the unique index to the covering one and
+-- reads the row as well, therefore the index is named.
 SELECT agents.id, agents.status, agents.epoch, agents.mailbox, agents.replies
 FROM json_each($1) AS wanted CROSS JOIN agents INDEXED BY agents_standing ON agents.id = wanted.value;
 

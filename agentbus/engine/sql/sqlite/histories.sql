@@ -1,5 +1,5 @@
--- name: history_standing
--- Histories as they are; $1 has a list of names for each kind. Differs: json_each.
+-- name: history_by_name
+-- Histories without their items; $1 has a list of names for each kind. Differs: json_each.
 SELECT h.kind, h.name, h.id, h.version, h.last, h.items, h.size, h.created, h.updated, h.meta
 FROM json_each($1) AS kinds CROSS JOIN json_each(kinds.value) AS wanted
 CROSS JOIN histories AS h ON h.kind = kinds.key AND h.name = wanted.value;

@@ -1,4 +1,4 @@
--- name: state_standing
+-- name: state_by_key
 -- Entries and tombstones without their values; $1 has a list of keys for each scope. Differs: json_each.
 SELECT state.scope, state.key, state.id, state.type, state.version, state.expires, state.created, state.checksum
 FROM json_each($1) AS scopes CROSS JOIN json_each(scopes.value) AS wanted
