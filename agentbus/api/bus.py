@@ -519,8 +519,8 @@ class Bus:
         dead-lettered, without payloads. Changes within ``coalesce`` seconds are one.
 
         ``after`` is the ``cursor`` of the last change; without it the feed starts now. Events and sent messages since
-        then are told. Leases and acknowledgements are told as they happen, and not afterwards: after a reconnect, read
-        again what you show, as after a change with ``missed``.
+        then are reported. Leases and acknowledgements are reported only as they happen: after a reconnect, read again
+        what you show, as after a change with ``missed``.
 
         >>> async for change in bus.live():                                           # doctest: +SKIP
         ...     print(change.cursor, [(one.message_id, one.status) for one in change.messages])

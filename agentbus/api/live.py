@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 COALESCE = 0.1
 """Seconds for which changes are collected before they are read: an open feed of a busy bus costs ten reads a second."""
 MAX_CHANGES = 1000
-"""Messages that one change names; with more, the client is told to read again."""
+"""Messages that one change names; with more, the client must read again."""
 _MAX_EVENTS = 500
 _OVERLAP = 64
 """Ids before the last one that are read again: on a server, transactions may commit in another order than their ids."""
 
 
 class Cursor:
-    """The last event and the last message that a feed has told."""
+    """The last event and the last message that a feed has reported."""
 
     __slots__ = ("event", "message")
 

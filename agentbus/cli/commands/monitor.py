@@ -36,7 +36,7 @@ def monitor(call: Call) -> Result | int:
     given = call.arguments
     last = _last_event(call)
 
-    def tell(finding: Finding) -> None:
+    def print_finding(finding: Finding) -> None:
         call.emit(Rows([finding], COLUMNS, paged=False, whole=True, one=True, following=True))
 
     async def watch(bus: Bus) -> None:
@@ -48,9 +48,9 @@ def monitor(call: Call) -> Result | int:
                 call.note(f"{one.session} is {one.status}; agentbus session recover {one.session}")
             # Printed here, not in a callback: what cannot be printed must end the command.
             for finding in earlier:
-                tell(finding)
+                print_finding(finding)
             async for finding in found.findings():
-                tell(finding)
+                print_finding(finding)
 
     on_bus(call, watch)
     return 0

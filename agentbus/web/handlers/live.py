@@ -32,7 +32,7 @@ class SpansQuery(Query, frozen=True, kw_only=True):
 async def follow(call: Call, query: LiveQuery) -> Events:
     """Stream what happens: events, and messages that were sent, leased, acknowledged, released or dead-lettered,
     without payloads. The first change says what happened since ``after``. After a reconnect, or a change with
-    ``missed``, read again what you show: leases and acknowledgements are told as they happen, not afterwards."""
+    ``missed``, read again what you show: leases and acknowledgements are reported only as they happen."""
     after = call.request.headers.get("last-event-id") or query.after
     if after is not None:
         parse_cursor(after)

@@ -80,9 +80,9 @@ export class Problem extends Error {
 }
 
 export const identity = signal(null);
+/** The state of the stream: connecting, live or lost. */
 export const connection = signal("connecting");
-/** connecting, live, lost: whether the stream is open. */
-/** The reason why nothing can be read: the server does not answer, or its store is away. */
+/** The reason why nothing can be read: the server does not answer, or cannot reach its store. */
 export const trouble = signal(null);
 const SLOW = 6000;
 let answered = 0;
@@ -92,7 +92,7 @@ export const now = () => Date.now() + skew;
 export async function call(method, target, body, headers = {}, options = {}) {
   let response;
   const began = Date.now();
-  // A server whose store is away tries to reach it before it says so.
+  // A server that has lost its store tries to reach it before it reports that.
   const slow = setTimeout(() => {
     if (Date.now() - answered >= SLOW) trouble.value ??= new Problem(0, { code: "slow", detail: `the server has not answered for ${SLOW / 1000} s` });
   }, SLOW);
@@ -271,8 +271,8 @@ setInterval(() => { if (!document.hidden) { tick.value = now(); refreshOld(); } 
 
 const resources = new Map();
 export const paused = signal(false);
-export const held = signal(0);
 /** Changes that arrived while updates were paused. */
+export const held = signal(0);
 
 /** Reads that wait for the others; then one after the other. */
 const late = [];
