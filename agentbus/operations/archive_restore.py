@@ -27,9 +27,9 @@ from agentbus.operations.archive_rows import (
     ArchivedEvent,
     ArchivedHistory,
     ArchivedHistoryItem,
+    ArchivedMailbox,
     ArchivedMessage,
     ArchivedParticipant,
-    ArchivedPlace,
     ArchivedProcess,
     ArchivedSession,
     ArchivedState,
@@ -232,7 +232,7 @@ def restore(request: RestoreRequest, now: Now) -> Op[Outcome[bool]]:
             return (yield from restore_task(line, now))
         case ArchivedType() as line:
             return (yield from _restore_type(line, now))
-        case ArchivedPlace() as line:
+        case ArchivedMailbox() as line:
             if (yield Query("mailbox_find", (line.kind, line.name, ""))):
                 return False
             yield ExecuteMany("mailbox_ensure", [(line.kind, line.name, "", now.wall)])

@@ -61,7 +61,7 @@ class ArchivedType(_Line, frozen=True, tag="type"):
     schema: str | None
 
 
-class ArchivedPlace(_Line, frozen=True, tag="place"):
+class ArchivedMailbox(_Line, frozen=True, tag="place"):
     """A pool or a topic."""
 
     kind: str
@@ -364,7 +364,7 @@ Line: TypeAlias = (
     | ArchivedEvent
     | ArchivedProcess
     | ArchivedType
-    | ArchivedPlace
+    | ArchivedMailbox
     | ArchivedTask
     | ArchivedHistory
     | ArchivedHistoryItem

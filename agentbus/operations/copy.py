@@ -73,7 +73,7 @@ LEFT_OUT = {
 """Tables that are not copied, and why."""
 
 
-class Resident(msgspec.Struct, frozen=True):
+class OpenProcess(msgspec.Struct, frozen=True):
     """A live process: its agents, and what it takes to check it."""
 
     agents: tuple[str, ...]
@@ -92,7 +92,7 @@ class Survey(msgspec.Struct, frozen=True):
 
     bus: str
     counts: dict[str, int]
-    residents: list[Resident]
+    processes: list[OpenProcess]
     now: Now
 
 
@@ -135,10 +135,10 @@ def survey(_: None, now: Now) -> Op[Survey]:
     bus = yield from bus_name(None, now)
     counts = yield Query("copy_counts")
     agents_of: dict[Row, list[str]] = {}
-    for row in (yield Query("copy_residents")):
+    for row in (yield Query("copy_processes")):
         agents_of.setdefault(row[:-1], []).append(row[-1])
-    residents = [Resident(tuple(filter(None, agents)), *process) for process, agents in agents_of.items()]
-    return Survey(bus or "", dict(counts), residents, now)
+    processes = [OpenProcess(tuple(filter(None, agents)), *process) for process, agents in agents_of.items()]
+    return Survey(bus or "", dict(counts), processes, now)
 
 
 def page(wanted: Wanted, now: Now) -> Op[list[Row]]:

@@ -14,8 +14,8 @@ from agentbus.core.clock import Now
 from agentbus.core.validation import session_scope
 from agentbus.errors import UnknownSession
 from agentbus.operations.archive_rows import (
+    ArchivedMailbox,
     ArchivedParticipant,
-    ArchivedPlace,
     ArchivedSession,
     ArchivedState,
     ArchivedType,
@@ -105,10 +105,10 @@ def find(wanted: Wanted, now: Now) -> Op[Found]:
 def load_vocabulary(_: None, now: Now) -> Op[list[Line]]:
     """Return the types that are not built in, the pools and the topics: the other lines refer to them."""
     types = yield Query("type_list", (None,))
-    places = yield Query("mailbox_places")
+    mailboxes = yield Query("mailbox_shared")
     return [
         *(ArchivedType(kind, name, text, schema) for kind, name, builtin, text, schema, _ in types if not builtin),
-        *(ArchivedPlace(*row) for row in places),
+        *(ArchivedMailbox(*row) for row in mailboxes),
     ]
 
 

@@ -27,7 +27,7 @@ from agentbus.operations.copy import (
     BeginRequest,
     FinishRequest,
     LoadRequest,
-    Resident,
+    OpenProcess,
     Survey,
     Wanted,
     begin_copy,
@@ -167,21 +167,21 @@ def _next_table(position: CopyPosition) -> CopyPosition:
 
 def _refuse_in_use(found: Survey, path: str) -> None:
     """Refuse a source that is in use: writes during the copy could be missing in it."""
-    live = [resident for resident in found.residents if _is_live(resident, found.now)]
+    live = [process for process in found.processes if _is_live(process, found.now)]
     if live:
         who = ", ".join(map(_describe, live[:_MAX_NAMED]))
         raise NotAtRest(path=path, who=who if len(live) <= _MAX_NAMED else f"{who} and {len(live) - _MAX_NAMED} more")
 
 
-def _is_live(resident: Resident, now: Now) -> bool:
-    if resident.boot != now.boot:
+def _is_live(process: OpenProcess, now: Now) -> bool:
+    if process.boot != now.boot:
         return False
-    if resident.host == process_info.host_key():
-        return not process_info.is_gone(resident.pid, resident.started, resident.bell)
-    return now.awake - resident.beat < max(_SILENT, 3 * resident.every)
+    if process.host == process_info.host_key():
+        return not process_info.is_gone(process.pid, process.started, process.bell)
+    return now.awake - process.beat < max(_SILENT, 3 * process.every)
 
 
-def _describe(resident: Resident) -> str:
-    here = "" if resident.host == process_info.host_key() else f" on {resident.host}"
-    agents = f" ({', '.join(resident.agents[:_MAX_NAMED])})" if resident.agents else ""
-    return f"process {resident.pid}{here}{agents}"
+def _describe(process: OpenProcess) -> str:
+    here = "" if process.host == process_info.host_key() else f" on {process.host}"
+    agents = f" ({', '.join(process.agents[:_MAX_NAMED])})" if process.agents else ""
+    return f"process {process.pid}{here}{agents}"

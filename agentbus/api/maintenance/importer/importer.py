@@ -61,8 +61,8 @@ from agentbus.operations.archive_restore import (
 from agentbus.operations.archive_rows import (
     ArchivedEvent,
     ArchivedHistory,
+    ArchivedMailbox,
     ArchivedMessage,
-    ArchivedPlace,
     ArchivedSession,
     ArchivedType,
     Line,
@@ -91,7 +91,7 @@ _MAX_FILES = 200
 _MAX_ITEMS = 500
 _MAX_BYTES = 4 * 1024 * 1024
 _MAX_READ = 16 * 1024 * 1024
-_FIRST = (ArchivedSession, ArchivedType, ArchivedPlace, ArchivedEvent, ArchivedHistory)
+_FIRST = (ArchivedSession, ArchivedType, ArchivedMailbox, ArchivedEvent, ArchivedHistory)
 """Kinds restored first: other lines refer to them, and events must precede those of the import to keep their ids."""
 _TEXTS = ("payload", "snapshot", "value", "metadata", "prompt", "arguments", "context", "result")
 _GZIP = b"\x1f\x8b"

@@ -35,7 +35,7 @@ UNION ALL SELECT 'meta', count(*) FROM meta;
 -- The number of types that are not built in.
 SELECT count(*) FROM vocabulary WHERE builtin = 0;
 
--- name: copy_residents
+-- name: copy_processes
 -- The live processes that have the bus open, with a row for each of their agents. A process that is only watched for a
 -- visiting agent does not have it open.
 SELECT processes.id, host, boot, pid, processes.started, bell, beat, every, agents.id

@@ -138,7 +138,7 @@ WHERE kind = 'pool' AND owner = ''
 ORDER BY name
 LIMIT $2;
 
--- name: mailbox_places
+-- name: mailbox_shared
 -- All pools and topics.
 SELECT kind, name FROM mailboxes WHERE kind IN ('pool', 'topic') ORDER BY id;
 
@@ -147,7 +147,7 @@ SELECT kind, name FROM mailboxes WHERE kind IN ('pool', 'topic') ORDER BY id;
 SELECT name, id FROM mailboxes WHERE kind = 'pool' AND owner = '' AND name /* in: $1 */;
 
 -- name: mailbox_of_operators
--- The mailboxes of people.
+-- The mailboxes of operators.
 SELECT name, id FROM mailboxes WHERE kind = 'agent' AND owner = name AND name /* in: $1 */;
 
 -- name: topic_mailboxes
