@@ -61,14 +61,14 @@ from agentbus.operations.protocol import Actor, Operation, Part, mailbox_channel
 from agentbus.operations.receipts import Wakes, declare_reach, mark_seen
 from agentbus.operations.receive import (
     AckRequest,
-    BeginRequest,
     Claim,
     RejectRequest,
     ReleaseRequest,
+    StartDeliveryRequest,
     ack,
-    begin,
     reject,
     release,
+    start_delivery,
 )
 from agentbus.operations.rows import Draft, Lease, MessageRow
 from agentbus.operations.send import Receipt
@@ -579,7 +579,9 @@ class Agent:
                     with suppress(LeaseLost):
                         following = reserved[-1]
                         attempts = following._row.attempts + 1
-                        await self._write(begin, BeginRequest(self._actor, (following._lease,), attempts))
+                        await self._write(
+                            start_delivery, StartDeliveryRequest(self._actor, (following._lease,), attempts)
+                        )
                         following._start()
                 message = reserved.pop()
                 if message._started:

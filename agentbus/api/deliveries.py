@@ -12,7 +12,7 @@ from agentbus.api.sending import ReplyContext
 from agentbus.core.addresses import split_identity
 from agentbus.core.validation import check_choice, check_text
 from agentbus.errors import AgentBusError, AlreadySettled, InvalidName, LeaseLost, UnknownMessage
-from agentbus.operations.receive import holdings, letter
+from agentbus.operations.receive import find_delivery, list_held
 from agentbus.operations.rows import Delivery, Held, Lease, MessageRow
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ async def in_hand(agent: Holder, max_messages: int) -> list[Delivery]:
     from agentbus.operations.lookups import get_message
 
     found: list[Delivery] = []
-    for held in (await agent._engine.read(holdings, agent.id))[:max_messages]:
+    for held in (await agent._engine.read(list_held, agent.id))[:max_messages]:
         # By its row: copies of a published message share their message_id.
         record = await agent._engine.read(get_message, f"m-{held.id}")
         if record is not None:
@@ -90,7 +90,7 @@ async def in_hand(agent: Holder, max_messages: int) -> list[Delivery]:
 
 async def held_messages(agent: Holder, names: Sequence[str]) -> list[Held]:
     """Return the messages with these names (``m-7``, or ``m-7#2`` with its lease), all of them leased to the agent."""
-    mine = await agent._engine.read(holdings, agent.id)
+    mine = await agent._engine.read(list_held, agent.id)
     found: list[Held] = []
     for name in names:
         message_id, number = split_identity(name, "message_id")
@@ -120,7 +120,7 @@ def leases(messages: Sequence[Held]) -> tuple[Lease, ...]:
 
 
 async def _not_held(agent: Holder, message_id: str, number: int | None) -> AgentBusError:
-    found = await agent._engine.read(letter, (message_id, agent.id))
+    found = await agent._engine.read(find_delivery, (message_id, agent.id))
     if found is None:
         return UnknownMessage(message_id=message_id)
     message, _ = found
@@ -140,7 +140,7 @@ async def reply_context(agent: Holder, name: str) -> tuple[Held, str, ReplyConte
     """Return a message to reply to, its sender, and the context of the reply. The agent must hold the message, or have
     acknowledged it."""
     message_id, number = split_identity(name, "message_id")
-    found = await agent._engine.read(letter, (message_id, agent.id))
+    found = await agent._engine.read(find_delivery, (message_id, agent.id))
     if found is None:
         raise UnknownMessage(message_id=message_id)
     message, sender = found

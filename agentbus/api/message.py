@@ -35,7 +35,7 @@ from agentbus.errors import AgentBusError, AgentFenced, InvalidInput, LeaseLost,
 from agentbus.operations.protocol import Actor, Operation, Part
 from agentbus.operations.receive import (
     AckRequest,
-    Beginning,
+    DeliveryStart,
     ExtendRequest,
     RejectRequest,
     ReleaseRequest,
@@ -209,13 +209,13 @@ class Message(AsyncOnly):
         if self._duration == 0:
             return  # the reply to a request is settled when it is taken
         following = self._following
-        begin = None
+        start = None
         if following is not None and not following._started:
-            begin = Beginning(following._lease, following._row.attempts + 1)
+            start = DeliveryStart(following._lease, following._row.attempts + 1)
         with core.NO_SPAN if core.tracer is None else core.tracer.settle("ack", (self,)):
-            started = await self._agent._write(ack, AckRequest(self._agent._actor, (self._lease,), begin))
+            started = await self._agent._write(ack, AckRequest(self._agent._actor, (self._lease,), start))
         self._settled = True
-        if begin is not None and following is not None and started:
+        if start is not None and following is not None and started:
             following._start()
 
     async def nack(self, delay: float | None = None, error: str | None = None) -> None:

@@ -65,7 +65,7 @@ from agentbus.operations.receive import (
     ReleaseRequest,
     ack,
     extend,
-    ready_rows,
+    list_ready,
     reject,
     release,
 )
@@ -242,7 +242,7 @@ class Visitor:
         """
         check_range(most, "most", 1, MAX_BATCH)
         await self.heartbeat()
-        rows = await self._engine.read(ready_rows, (self._mailboxes.all, most))
+        rows = await self._engine.read(list_ready, (self._mailboxes.all, most))
         return [delivery(row, self._mailboxes.addresses[row.mailbox], leased=False) for row in rows]
 
     async def seen(self, *messages: str, channel: str, client: str | None = None) -> None:

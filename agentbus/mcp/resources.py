@@ -145,12 +145,12 @@ def _resource(uri: str, name: str, description: str) -> dict[str, Any]:
 def _inbox(bus: BlockingBus, agent: str) -> Any:
     """Return the messages that an agent would receive now."""
     from agentbus.api.deliveries import delivery
-    from agentbus.operations.receive import ready_rows
+    from agentbus.operations.receive import list_ready
 
     mailboxes = _mailboxes(bus, agent)
     if mailboxes is None:
         raise LookupError(agent)
-    rows = bus.read(ready_rows, (mailboxes.all, _MAX_SHOWN))
+    rows = bus.read(list_ready, (mailboxes.all, _MAX_SHOWN))
     return {
         "agent": agent,
         "waiting": [compact(msgspec.to_builtins(delivery(row, mailboxes.addresses[row.mailbox], leased=False)))
@@ -189,7 +189,7 @@ def _version(bus: BlockingBus, uri: str) -> Any:
             record = known_task(bus, uri.removeprefix(_TASK))
             return record.updated, record.status, record.waits, record.progress, record.note
         return None
-    from agentbus.operations.receive import waiting_ids
+    from agentbus.operations.receive import list_waiting
 
     mailboxes = _mailboxes(bus, uri.removeprefix(_INBOX))
-    return None if mailboxes is None else bus.read(waiting_ids, (mailboxes.all, _MAX_COMPARED))
+    return None if mailboxes is None else bus.read(list_waiting, (mailboxes.all, _MAX_COMPARED))

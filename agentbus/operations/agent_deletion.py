@@ -12,7 +12,7 @@ from agentbus.core.validation import PAGE_SIZE
 from agentbus.errors import AgentBusError, UnknownAgent, WrongState
 from agentbus.operations import quotas
 from agentbus.operations.agent_status import end
-from agentbus.operations.checkpoints import Owner, forget
+from agentbus.operations.checkpoints import Owner, delete_checkpoints_of
 from agentbus.operations.common import LIVE, Budget, page
 from agentbus.operations.events import event, record
 from agentbus.operations.lookups import agent_record
@@ -91,7 +91,7 @@ def _delete(agents: list[str], rest: Rest | None, by: str | None, now: Now) -> O
     empty: dict[str, int] = {}
     unfinished: Rest | None = None
     for agent in agents:
-        checkpoints = yield from forget(Owner("agent", agent), budget)
+        checkpoints = yield from delete_checkpoints_of(Owner("agent", agent), budget)
         change = rest.change if rest is not None and rest.agent == agent else 0
         change = yield from clear_state(agent, change, budget, now)
         yield from dead_letter_mailbox(agent, budget, now)

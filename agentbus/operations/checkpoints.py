@@ -160,7 +160,7 @@ def prune_checkpoints(request: PruneRequest, now: Now) -> Op[Outcome[Pruned]]:
     return Pruned(gone, tuple(names))
 
 
-def forget(owner: Owner, budget: Budget) -> Op[int]:
+def delete_checkpoints_of(owner: Owner, budget: Budget) -> Op[int]:
     """Delete the checkpoints of an owner that is being deleted, oldest first, until the budget is spent; return their
     number."""
     gone = 0

@@ -71,26 +71,26 @@ class Settlement(msgspec.Struct, frozen=True):
 S = TypeVar("S", bound=Settlement)
 
 
-class Beginning(msgspec.Struct, frozen=True):
+class DeliveryStart(msgspec.Struct, frozen=True):
     """A reserved message that is delivered: its lease, and the number of this attempt.
 
-    The number is stored, not incremented: two callers that begin the same message count one attempt.
+    The number is stored, not incremented: two callers that start the same delivery count one attempt.
     """
 
     lease: Lease
     attempts: int
 
 
-class BeginRequest(Settlement, frozen=True):
+class StartDeliveryRequest(Settlement, frozen=True):
     """A reserved message that is delivered to the handler."""
 
     attempts: int
 
 
 class AckRequest(Settlement, frozen=True):
-    """Messages that are done. ``begin``: a reserved message that is delivered in the same commit."""
+    """Messages that are done. ``start``: a reserved message that is delivered in the same commit."""
 
-    begin: Beginning | None = None
+    start: DeliveryStart | None = None
 
 
 class ExtendRequest(Settlement, frozen=True):
@@ -119,19 +119,19 @@ class RejectRequest(Settlement, frozen=True):
 
 @operation(durable=False, concurrent=True)
 def ack(requests: Sequence[AckRequest], now: Now) -> Op[list[Outcome[bool]]]:
-    """Acknowledge messages. The outcome is False if ``begin`` is no longer leased by the caller."""
+    """Acknowledge messages. The outcome is False if ``start`` is no longer leased by the caller."""
     refused = yield from fence(request.actor for request in requests)
     valid = [request for request in requests if request.actor not in refused] if refused else requests
-    following = {request.begin.lease[0] for request in valid if request.begin is not None}
+    following = {request.start.lease[0] for request in valid if request.start is not None}
     if len(valid) > 1 and following and any(id in following for request in valid for id, _ in request.leases):
-        # One request begins what another settles: the order matters.
+        # One request starts what another settles: the order matters.
         raise CannotBatch
     yield from acknowledge(valid, now)
-    begun = yield from _begin_following(valid)
+    started = yield from _start_following(valid)
     return [
         refused[request.actor]
         if refused and request.actor in refused
-        else request.begin is None or (request.begin, request.actor) in begun
+        else request.start is None or (request.start, request.actor) in started
         for request in requests
     ]
 
@@ -139,7 +139,7 @@ def ack(requests: Sequence[AckRequest], now: Now) -> Op[list[Outcome[bool]]]:
 @ack.alone
 def _ack_one(request: AckRequest, now: Now) -> Op[Outcome[bool] | None]:
     """Acknowledge one message by one statement."""
-    if len(request.leases) != 1 or request.begin is not None or (yield from fence_error(request.actor, now)):
+    if len(request.leases) != 1 or request.start is not None or (yield from fence_error(request.actor, now)):
         return None
     ((id, lease),) = request.leases
     if not (yield Query("message_ack_one", (now.wall, id, lease, request.actor.agent))):
@@ -174,23 +174,23 @@ def acknowledge(requests: Sequence[Settlement], now: Now) -> Op[None]:
     yield Announce("acked", [id for id, _, _ in wanted])
 
 
-def _begin_following(requests: Sequence[AckRequest]) -> Op[set[tuple[Beginning, Actor]]]:
-    """Begin the next reserved messages that are still held; return those."""
-    wanted = [(request.begin, request.actor) for request in requests if request.begin is not None]
+def _start_following(requests: Sequence[AckRequest]) -> Op[set[tuple[DeliveryStart, Actor]]]:
+    """Start the delivery of the next reserved messages that are still held; return those."""
+    wanted = [(request.start, request.actor) for request in requests if request.start is not None]
     if not wanted:
         return set()
-    rows = yield Query("message_held", ([beginning.lease[0] for beginning, _ in wanted],))
+    rows = yield Query("message_held", ([start.lease[0] for start, _ in wanted],))
     held = {row[0]: Held(*row) for row in rows}
-    begun = {(beginning, actor) for beginning, actor in wanted if _is_held(beginning.lease, actor, held)}
-    yield ExecuteMany("message_begin", [(beginning.attempts, beginning.lease[0]) for beginning, _ in begun])
-    return begun
+    started = {(start, actor) for start, actor in wanted if _is_held(start.lease, actor, held)}
+    yield ExecuteMany("message_start", [(start.attempts, start.lease[0]) for start, _ in started])
+    return started
 
 
 @operation(durable=False, concurrent=True)
-def begin(requests: Sequence[BeginRequest], now: Now) -> Op[list[Outcome[None]]]:
+def start_delivery(requests: Sequence[StartDeliveryRequest], now: Now) -> Op[list[Outcome[None]]]:
     """Deliver reserved messages: from here on the attempt counts."""
     errors, _ = yield from refusals(requests)
-    yield ExecuteMany("message_begin", [(request.attempts, id) for request, id in _permitted(requests, errors)])
+    yield ExecuteMany("message_start", [(request.attempts, id) for request, id in _permitted(requests, errors)])
     return [errors.get(index) for index in range(len(requests))]
 
 
@@ -333,16 +333,16 @@ def _release(rows: Sequence[Row], mailboxes: Sequence[int], now: Now) -> Op[None
         yield Wake([mailbox_channel(box) for box in mailboxes])
 
 
-def holdings(agent: str, now: Now) -> Op[list[Held]]:
+def list_held(agent: str, now: Now) -> Op[list[Held]]:
     """Return the messages that an agent holds."""
     rows = yield Query("message_held_by", ([agent],))
     return [Held(*row) for row in rows]
 
 
-def letter(wanted: tuple[str, str], now: Now) -> Op[tuple[Held, str] | None]:
+def find_delivery(wanted: tuple[str, str], now: Now) -> Op[tuple[Held, str] | None]:
     """Return a message by message_id, with its sender. Of several copies the one that the agent holds, if it does."""
     message_id, agent = wanted
-    mine = [held for held in (yield from holdings(agent, now)) if held.public_id == message_id]
+    mine = [held for held in (yield from list_held(agent, now)) if held.public_id == message_id]
     id = mine[0].id if mine else generated_id(message_id)
     rows = yield Query("message_get", (id, message_id if id is None else None))
     if not rows:
@@ -453,7 +453,7 @@ def _claim_one(request: ClaimRequest, now: Now) -> Op[Outcome[Claim] | None]:
         return Claim([msgspec.structs.replace(leased, lease=leased.lease - 1, attempts=attempts)], more)
     if more:
         return None
-    return Claim([], False, *(yield from horizon(request.mailboxes, now)))
+    return Claim([], False, *(yield from read_horizon(request.mailboxes, now)))
 
 
 def _wanted(requests: Sequence[ClaimRequest]) -> dict[int, int]:
@@ -572,7 +572,7 @@ def _earliest(mailboxes: Iterable[int], horizon: dict[int, Row]) -> tuple[int | 
     )
 
 
-def ready_rows(wanted: tuple[Sequence[int], int], now: Now) -> Op[list[MessageRow]]:
+def list_ready(wanted: tuple[Sequence[int], int], now: Now) -> Op[list[MessageRow]]:
     """Return the messages that a claim would get of these mailboxes, without maintaining them."""
     mailboxes, limit = wanted
     ready: list[tuple[int, int]] = []
@@ -584,7 +584,7 @@ def ready_rows(wanted: tuple[Sequence[int], int], now: Now) -> Op[list[MessageRo
     return [rows[id] for id in ids]
 
 
-def arrived_ids(mailboxes: Sequence[int], now: Now) -> Op[tuple[list[int], int | None]]:
+def list_arrived(mailboxes: Sequence[int], now: Now) -> Op[tuple[list[int], int | None]]:
     """Return the messages that wait in these mailboxes, due ones included, oldest first, with a limit for each; and the
     milliseconds until a further one is due. One that is due stays scheduled until a claim."""
     found: list[int] = []
@@ -596,13 +596,13 @@ def arrived_ids(mailboxes: Sequence[int], now: Now) -> Op[tuple[list[int], int |
     return sorted(found), min(dues, default=None)
 
 
-def rows_of(ids: Sequence[int], now: Now) -> Op[list[MessageRow]]:
+def get_rows(ids: Sequence[int], now: Now) -> Op[list[MessageRow]]:
     """Return messages by row id, in this order."""
     rows = {row[0]: MessageRow(*row) for row in (yield Query("message_rows", (list(ids),)))} if ids else {}
     return [rows[id] for id in ids if id in rows]
 
 
-def waiting_ids(wanted: tuple[Sequence[int], int], now: Now) -> Op[list[int]]:
+def list_waiting(wanted: tuple[Sequence[int], int], now: Now) -> Op[list[int]]:
     """Return the ids of the messages that wait in these mailboxes, with a limit for each."""
     mailboxes, limit = wanted
     found: list[int] = []
@@ -611,7 +611,7 @@ def waiting_ids(wanted: tuple[Sequence[int], int], now: Now) -> Op[list[int]]:
     return found
 
 
-def horizon(mailboxes: Sequence[int], now: Now) -> Op[tuple[int | None, int | None]]:
+def read_horizon(mailboxes: Sequence[int], now: Now) -> Op[tuple[int | None, int | None]]:
     """Return when the next scheduled message of these mailboxes is due (wall), and the next lease expires (awake)."""
     return _earliest(mailboxes, _horizon((yield _due(mailboxes))))
 

@@ -65,12 +65,12 @@ def find_checkpoints(wanted: RetentionQuery, now: Now) -> Op[RetentionPage]:
     pieces: list[Piece] = []
     for group in groups:
         rows = yield Query("checkpoint_ages", group)
-        for id, size, keeper in surplus(rows, policy, now):
+        for id, size, keeper in find_surplus(rows, policy, now):
             pieces.append(Piece("checkpoint", id, size, (*group, policy.checkpoints_last, keeper)))
     return RetentionPage(pieces, groups[-1] if len(groups) == _GROUPS else None)
 
 
-def surplus(rows: Sequence[Row], policy: RetentionPolicy, now: Now) -> Iterator[tuple[int, int, int | None]]:
+def find_surplus(rows: Sequence[Row], policy: RetentionPolicy, now: Now) -> Iterator[tuple[int, int, int | None]]:
     """Yield, of checkpoints (id, wall time, size) newest first, those that may be removed: id, size, and the later one
     of the same day that stays instead, if any."""
     days = policy.checkpoints_daily

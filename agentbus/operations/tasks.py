@@ -100,7 +100,7 @@ class StartRequest(msgspec.Struct, frozen=True):
     def data_size(self) -> int:
         return len(self.arguments[0]) + len(self.context) + len(self.settings)
 
-    def named(self, id: str) -> StartRequest:
+    def with_id(self, id: str) -> StartRequest:
         """Return the same request under another id."""
         return msgspec.structs.replace(self, id=id)
 

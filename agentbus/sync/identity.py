@@ -202,11 +202,11 @@ def join_client(
 def rename_client(bus: BlockingBus, row: Client, name: str, type: str, **options: Any) -> BlockingAgent | None:
     """Register the name that a client has chosen, in place of that which a hook has given it, unless messages were sent
     to that; return None then. The hooks of the client follow."""
-    from agentbus.operations.receive import holdings, waiting_ids
+    from agentbus.operations.receive import list_held, list_waiting
 
     before = bus.agent(row.agent)
-    waiting = bus.read(waiting_ids, (before._mailboxes.all, 1))
-    held = bus.read(holdings, row.agent)
+    waiting = bus.read(list_waiting, (before._mailboxes.all, 1))
+    held = bus.read(list_held, row.agent)
     if waiting or held:
         return None
     agent = register(bus, name, type, options.pop("pools", ()), options.pop("session", None), **options)

@@ -16,12 +16,12 @@ from agentbus.operations.common import fence_error
 from agentbus.operations.receive import (
     RejectRequest,
     ReleaseRequest,
-    arrived_ids,
-    horizon,
-    ready_rows,
+    get_rows,
+    list_arrived,
+    list_ready,
+    read_horizon,
     reject,
     release,
-    rows_of,
 )
 from agentbus.operations.rows import Delivery, MessageRow
 from agentbus.sync.bus import run
@@ -65,7 +65,7 @@ def received(agent: BlockingAgent, max_messages: int, timeout: float, duration: 
 def peek(agent: BlockingAgent, max_messages: int) -> list[Delivery]:
     """Return the messages that a claim would get now. An agent that is fenced gets the same error as from a claim."""
     agent.heartbeat()
-    rows = agent.bus.read(ready_rows, (agent._mailboxes.all, max_messages))
+    rows = agent.bus.read(list_ready, (agent._mailboxes.all, max_messages))
     return [delivery(row, agent._mailboxes.addresses[row.mailbox], leased=False) for row in rows]
 
 
@@ -82,10 +82,10 @@ def arrivals(bus: BlockingBus, identity: str, is_over: Callable[[], bool]) -> Ge
         with suppress(AgentFenced):
             agent.heartbeat()
         while not is_over():
-            waiting, due = bus.read(arrived_ids, agent._mailboxes.all)
+            waiting, due = bus.read(list_arrived, agent._mailboxes.all)
             new = [id for id in waiting if id not in reported]
             for start in range(0, len(new), _STEP):
-                for row in bus.read(rows_of, new[start : start + _STEP]):
+                for row in bus.read(get_rows, new[start : start + _STEP]):
                     reported.add(row.id)
                     with suppress(DamagedPayload, msgspec.DecodeError):
                         yield delivery(row, agent._mailboxes.addresses[row.mailbox], leased=False)
@@ -129,7 +129,7 @@ def wait(agent: BlockingAgent, timeout: float | None) -> bool:
     waiter = agent._listening.listen(mailboxes.channels)
     try:
         while not agent.bus.read(pending, mailboxes.all):
-            next_wall, next_awake = agent.bus.read(horizon, mailboxes.all)
+            next_wall, next_awake = agent.bus.read(read_horizon, mailboxes.all)
             now = clock.now()
             if deadline is not None and deadline <= now.awake:
                 return False

@@ -9,7 +9,7 @@ import pytest
 
 from agentbus import Bus, pool
 from agentbus.errors import AgentEnded, AgentFenced, NotAnOperator, OutOfRange, UnknownAgent
-from agentbus.operations.receive import arrived_ids
+from agentbus.operations.receive import list_arrived
 from agentbus.sync.bus import open_bus
 from tests.api.helpers import running, soon, stored, worker
 from tests.conftest import Engine
@@ -160,10 +160,10 @@ async def test_a_watcher_sleeps_while_a_due_message_waits(engine: Engine, clock:
             a.send("a", "note", 1)
             a.send("a", "note", 2, delay=10)
             a.send("a", "note", 3, delay=30)
-            assert bus.read(arrived_ids, a._mailboxes.all) == ([1], 10_000)
+            assert bus.read(list_arrived, a._mailboxes.all) == ([1], 10_000)
             clock.advance(10)
-            assert bus.read(arrived_ids, a._mailboxes.all) == ([1, 2], 20_000)
+            assert bus.read(list_arrived, a._mailboxes.all) == ([1, 2], 20_000)
             clock.advance(50)
-            assert bus.read(arrived_ids, a._mailboxes.all) == ([1, 2, 3], None)
+            assert bus.read(list_arrived, a._mailboxes.all) == ([1, 2, 3], None)
 
     await asyncio.to_thread(watch)

@@ -15,7 +15,7 @@ from agentbus.operations.checkpoints import (
     Saved,
     SaveRequest,
     delete_checkpoint,
-    forget,
+    delete_checkpoints_of,
     latest_checkpoint,
     list_checkpoints,
     prune_checkpoints,
@@ -151,17 +151,19 @@ def test_forgetting_continues_until_all_are_deleted_and_counts_them() -> None:
         ("checkpoint_oldest", [(id, 10) for id in range(100)]),
         ("checkpoint_oldest", [(100, 10), (101, 10)]),
     ]
-    played = play(forget(Owner("agent", "a"), Budget()), *answers)
+    played = play(delete_checkpoints_of(Owner("agent", "a"), Budget()), *answers)
     assert played.outcomes == 102
     assert played.written("checkpoint_remove") == [(id,) for id in range(102)]
 
 
 def test_forgetting_ends_with_the_budget() -> None:
     budget = Budget(2000)
-    played = play(forget(Owner("agent", "a"), budget), ("checkpoint_oldest", [(1, 10), (2, 10), (3, 10)]))
+    played = play(
+        delete_checkpoints_of(Owner("agent", "a"), budget), ("checkpoint_oldest", [(1, 10), (2, 10), (3, 10)])
+    )
     assert played.outcomes == 2
     assert budget.spent
-    assert play(forget(Owner("agent", "a"), budget)).outcomes == 0
+    assert play(delete_checkpoints_of(Owner("agent", "a"), budget)).outcomes == 0
 
 
 def test_the_latest_is_that_of_one_name_or_of_all() -> None:

@@ -39,20 +39,20 @@ from agentbus.operations.protocol import (
 )
 from agentbus.operations.receive import (
     AckRequest,
-    Beginning,
-    BeginRequest,
     Claim,
     ClaimRequest,
+    DeliveryStart,
     ExtendRequest,
     RejectRequest,
     ReleaseRequest,
     ReplyRequest,
+    StartDeliveryRequest,
     ack,
-    begin,
     claim,
     extend,
     reject,
     release,
+    start_delivery,
     take_reply,
 )
 from agentbus.operations.rows import Draft, Profile
@@ -212,7 +212,7 @@ drafts = st.builds(
     st.sampled_from([None, "r"]),
 )
 sends = st.builds(SendRequest, actors, st.lists(drafts, min_size=1, max_size=3).map(tuple))
-beginnings = st.builds(Beginning, st.sampled_from([*HELD, (999, 1)]), st.integers(1, 3))
+beginnings = st.builds(DeliveryStart, st.sampled_from([*HELD, (999, 1)]), st.integers(1, 3))
 acks = st.builds(AckRequest, actors, leases, st.none() | beginnings)
 parts = sends.map(lambda request: Part(send, request)) | acks.map(lambda request: Part(ack, request))
 # Of a lease that ran out, its holder and another claim may be first; together, the holder is.
@@ -231,7 +231,7 @@ CASES: list[tuple[Operation[Any, Any], st.SearchStrategy[Any]]] = [
     (send, sends),
     (claim, claims),
     (ack, acks),
-    (begin, st.builds(BeginRequest, actors, leases, st.integers(1, 3))),
+    (start_delivery, st.builds(StartDeliveryRequest, actors, leases, st.integers(1, 3))),
     (extend, st.builds(ExtendRequest, actors, leases, st.integers(1, 9_000))),
     (release, st.builds(ReleaseRequest, actors, leases, st.sampled_from([0, 500]), st.sampled_from([None, "why"]))),
     (reject, st.builds(RejectRequest, actors, leases, st.just("bad"))),
@@ -261,7 +261,7 @@ def test_together_is_the_same_as_one_after_another(operation: Operation[Any, Any
 
 
 def test_only_the_holder_begins_a_message_in_a_batch() -> None:
-    batch = [AckRequest(actor, (), Beginning(HELD[-2], 2)) for actor in (A, B)]
+    batch = [AckRequest(actor, (), DeliveryStart(HELD[-2], 2)) for actor in (A, B)]
     fused, apart = fresh(), fresh()
     try:
         assert one_by_one(apart, ack, batch) == [True, False]
@@ -272,7 +272,7 @@ def test_only_the_holder_begins_a_message_in_a_batch() -> None:
 
 
 BECOMES = {
-    "ack": {"acked"}, "claim": {"acked"}, "begin": {"leased"}, "extend": {"leased"},
+    "ack": {"acked"}, "claim": {"acked"}, "start_delivery": {"leased"}, "extend": {"leased"},
     "release": {"queued", "dead"}, "reject": {"dead"},
 }  # fmt: skip
 any_leases = st.lists(st.sampled_from([*HELD, *HELD, *FORMER, *MISNUMBERED, (999, 1)]), max_size=3).map(tuple)
@@ -284,7 +284,7 @@ SETTLING: list[tuple[Operation[Any, Any], st.SearchStrategy[Any]]] = [
             ClaimRequest, actors, any_leases, st.just((known()[0]["agent/a"],)), st.just(()), st.just(2), st.just(500)
         ),
     ),
-    (begin, st.builds(BeginRequest, actors, any_leases, st.just(1))),
+    (start_delivery, st.builds(StartDeliveryRequest, actors, any_leases, st.just(1))),
     (extend, st.builds(ExtendRequest, actors, any_leases, st.just(9_000))),
     (release, st.builds(ReleaseRequest, actors, any_leases)),
     (reject, st.builds(RejectRequest, actors, any_leases, st.just("bad"))),

@@ -12,16 +12,16 @@ import pytest
 
 from agentbus.errors import AgentFenced, LeaseLost
 from agentbus.operations.protocol import Actor, CannotBatch
-from agentbus.operations.receive import AckRequest, Beginning, ack
+from agentbus.operations.receive import AckRequest, DeliveryStart, ack
 from tests.operations.script import ALIVE, NOW, A, Answer, B, Played, held, play, settled, undone
 
 Facts = dict[str, str]
 
-NEXT = Beginning((2, 4), 3)
+NEXT = DeliveryStart((2, 4), 3)
 
 
-def acks(*leases: tuple[int, int], actor: Actor = A, begin: Beginning | None = None) -> AckRequest:
-    return AckRequest(actor, leases, begin)
+def acks(*leases: tuple[int, int], actor: Actor = A, start: DeliveryStart | None = None) -> AckRequest:
+    return AckRequest(actor, leases, start)
 
 
 def found(*rows: tuple[Any, ...]) -> Answer:
@@ -180,7 +180,7 @@ def test_a_fenced_agent_settles_nothing() -> None:
 
 
 def test_when_all_are_fenced_nothing_is_written() -> None:
-    request = acks((1, 1), actor=Actor("a", 7), begin=NEXT)
+    request = acks((1, 1), actor=Actor("a", 7), start=NEXT)
     played = play(ack.run([request, request], NOW), ALIVE)
     assert [type(outcome) for outcome in played.outcomes] == [AgentFenced, AgentFenced]
     assert played.statements == []
@@ -189,7 +189,7 @@ def test_when_all_are_fenced_nothing_is_written() -> None:
 
 def test_a_fenced_agent_does_not_block_others() -> None:
     # What it would settle or begin, another may: it does neither.
-    stale = acks((3, 1), actor=Actor("a", 7), begin=Beginning((3, 1), 1))
+    stale = acks((3, 1), actor=Actor("a", 7), start=DeliveryStart((3, 1), 1))
     requests = [stale, acks((3, 1), actor=B), acks((1, 1))]
     played = play(ack.run(requests, NOW), ALIVE, settled(held(1), held(3, holder="b")))
     refused, *fine = played.outcomes
@@ -208,10 +208,10 @@ def test_a_lost_lease_with_a_fenced_agent_is_rolled_back() -> None:
 
 
 def test_acknowledging_one_begins_the_next_in_the_same_commit() -> None:
-    played = play(ack.run([acks((1, 1), begin=NEXT)], NOW), ALIVE, settled(held(1)), found(held(2, 4)))
+    played = play(ack.run([acks((1, 1), start=NEXT)], NOW), ALIVE, settled(held(1)), found(held(2, 4)))
     assert played.outcomes == [True]
     assert played.ids("message_ack") == [1]
-    assert played.written("message_begin") == [(3, 2)]
+    assert played.written("message_start") == [(3, 2)]
 
 
 @pytest.mark.parametrize(
@@ -220,23 +220,23 @@ def test_acknowledging_one_begins_the_next_in_the_same_commit() -> None:
     ids=["purged", "handed out again", "of another", "back in the queue", "dead"],
 )
 def test_a_next_one_that_is_lost_does_not_undo_the_acknowledgement(next_one: list[tuple[Any, ...]]) -> None:
-    played = play(ack.run([acks((1, 1), begin=NEXT)], NOW), ALIVE, settled(held(1)), found(*next_one))
+    played = play(ack.run([acks((1, 1), start=NEXT)], NOW), ALIVE, settled(held(1)), found(*next_one))
     assert played.outcomes == [False]
     assert played.ids("message_ack") == [1]
-    assert played.ids("message_begin") == []
+    assert played.ids("message_start") == []
 
 
 def test_a_next_one_that_is_lost_is_lost_to_its_request_only() -> None:
-    requests = [acks((1, 1), begin=NEXT), acks((3, 1), actor=B, begin=Beginning((4, 1), 1)), acks((5, 1))]
+    requests = [acks((1, 1), start=NEXT), acks((3, 1), actor=B, start=DeliveryStart((4, 1), 1)), acks((5, 1))]
     answers = [settled(held(1), held(3, holder="b"), held(5)), found(held(2, 5), held(4, holder="b"))]
     played = play(ack.run(requests, NOW), ALIVE, *answers)
     assert played.outcomes == [False, True, True]
-    assert played.written("message_begin") == [(1, 4)]
+    assert played.written("message_start") == [(1, 4)]
 
 
 def test_a_refused_acknowledgement_begins_nothing() -> None:
     answers = [settled(held(1, 9)), found(held(1, 9, "acked"))]
-    played = undone(ack.run([acks((1, 1), begin=NEXT)], NOW), ALIVE, *answers)
+    played = undone(ack.run([acks((1, 1), start=NEXT)], NOW), ALIVE, *answers)
     assert isinstance(played.outcomes, LeaseLost)
     assert played.wrote == ["message_ack"]
 
@@ -244,14 +244,14 @@ def test_a_refused_acknowledgement_begins_nothing() -> None:
 @pytest.mark.parametrize("settles_first", [True, False])
 def test_what_one_begins_and_another_settles_must_run_separately(settles_first: bool) -> None:
     # Begun first it is settled with its attempt; settled first it cannot begin. Nothing is written before that is seen.
-    requests = [acks((2, 4)), acks((1, 1), begin=NEXT)]
+    requests = [acks((2, 4)), acks((1, 1), start=NEXT)]
     played = undone(ack.run(requests if settles_first else requests[::-1], NOW), ALIVE)
     assert isinstance(played.outcomes, CannotBatch)
     assert played.statements == []
 
 
 def test_a_request_that_begins_what_it_settles_is_run_and_begins_nothing() -> None:
-    request = acks((2, 4), begin=NEXT)
+    request = acks((2, 4), start=NEXT)
     played = play(ack.run([request], NOW), ALIVE, settled(held(2, 4)), found(held(2, 4, "acked")))
     assert played.outcomes == [False]
-    assert played.ids("message_begin") == []
+    assert played.ids("message_start") == []

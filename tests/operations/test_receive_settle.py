@@ -13,22 +13,22 @@ from agentbus.core.codec import decode
 from agentbus.errors import AgentFenced, LeaseLost
 from agentbus.operations.protocol import BUS, Actor, CannotBatch, Operation, mailbox_channel, reply_channel
 from agentbus.operations.receive import (
-    BeginRequest,
     ExtendRequest,
     RejectRequest,
     ReleaseRequest,
     Settlement,
-    begin,
+    StartDeliveryRequest,
     extend,
     reject,
     release,
+    start_delivery,
 )
 from tests.operations.script import ALIVE, NOW, A, Answer, B, errors, held, play
 
 Settling = tuple[Operation[Any, Any], type[Settlement], tuple[Any, ...], str]
 
 EVERY: list[Settling] = [
-    (begin, BeginRequest, (2,), "message_begin"),
+    (start_delivery, StartDeliveryRequest, (2,), "message_start"),
     (extend, ExtendRequest, (1_000,), "message_extend"),
     (release, ReleaseRequest, (), "message_release"),
     (reject, RejectRequest, ("bad",), "message_dead_letter"),
@@ -115,8 +115,10 @@ def test_only_its_holder_settles_a_message(
 
 def test_beginning_stores_the_attempts_and_does_not_increment_them() -> None:
     # Two callers that begin the same message count one attempt.
-    played = play(begin.run([BeginRequest(A, ((1, 1),), 3)], NOW), ALIVE, held_rows(held(1, attempts=2)))
-    assert played.written("message_begin") == [(3, 1)]
+    played = play(
+        start_delivery.run([StartDeliveryRequest(A, ((1, 1),), 3)], NOW), ALIVE, held_rows(held(1, attempts=2))
+    )
+    assert played.written("message_start") == [(3, 1)]
 
 
 def test_a_lease_is_extended_in_awake_time_from_now() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from agentbus.operations.protocol import Op
-from agentbus.operations.receive import AckRequest, Beginning, Claim, ClaimRequest, ack, claim
+from agentbus.operations.receive import AckRequest, Claim, ClaimRequest, DeliveryStart, ack, claim
 from agentbus.operations.rows import MessageRow
 from tests.operations.script import ALIVE, NOW, A, Answer, play
 
@@ -77,7 +77,7 @@ def test_a_lease_that_is_lost_is_left_to_the_operation() -> None:
 
 
 @pytest.mark.parametrize(
-    "request_", [AckRequest(A, ()), AckRequest(A, ((1, 1), (2, 1))), AckRequest(A, ((1, 1),), Beginning((2, 1), 1))]
+    "request_", [AckRequest(A, ()), AckRequest(A, ((1, 1), (2, 1))), AckRequest(A, ((1, 1),), DeliveryStart((2, 1), 1))]
 )
 def test_an_acknowledgement_of_more_than_one_lease_has_no_shortcut(request_: AckRequest) -> None:
     played = play(acks(request_))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from agentbus.core.clock import Now
 from agentbus.operations.protocol import Op
 from agentbus.operations.removal import Removed, RemoveRequest, remove
-from agentbus.operations.retention import Piece, RetentionQuery, find_messages, surplus
+from agentbus.operations.retention import Piece, RetentionQuery, find_messages, find_surplus
 from agentbus.records import RetentionPolicy
 from tests.operations.script import NOW, Played, play, standing
 from tests.support.examples import examples
@@ -28,7 +28,7 @@ def at(wall: int) -> Now:
 
 def left(rows: list[tuple[int, int]], policy: RetentionPolicy, wall: int) -> list[tuple[int, int]]:
     """Return the rows of (id, created), oldest first, that stay."""
-    gone = {id for id, _, _ in surplus([(id, created, 1) for id, created in reversed(rows)], policy, at(wall))}
+    gone = {id for id, _, _ in find_surplus([(id, created, 1) for id, created in reversed(rows)], policy, at(wall))}
     return [row for row in rows if row[0] not in gone]
 
 
@@ -64,7 +64,7 @@ def test_often_or_once_comes_to_the_same(times: list[int], policy: RetentionPoli
 def test_what_goes_names_the_one_that_stays_for_its_day(times: list[int], policy: RetentionPolicy) -> None:
     rows = list(enumerate(sorted(times), 1))
     kept = {id for id, _ in left(rows, policy, 60 * DAY)}
-    for id, _, keeper in surplus([(id, created, 1) for id, created in reversed(rows)], policy, at(60 * DAY)):
+    for id, _, keeper in find_surplus([(id, created, 1) for id, created in reversed(rows)], policy, at(60 * DAY)):
         assert id not in kept
         assert keeper is None or (keeper in kept and keeper > id)
 

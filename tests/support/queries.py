@@ -29,7 +29,7 @@ HOT = (
     "message_expire",
     "message_lease",
     "message_ack",
-    "message_begin",
+    "message_start",
     "message_extend",
     "message_release",
     "message_dead_letter",

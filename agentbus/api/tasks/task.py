@@ -489,7 +489,7 @@ class Task:
             if known is not None:
                 return Child(self, str(known.child), identity, known, as_)
             child = await self._free_id(identity.position)
-            checked = checked.named(child)
+            checked = checked.with_id(child)
             with core.NO_SPAN if core.tracer is None else core.tracer.start_task(checked) as span:
                 if span is not None:
                     checked = msgspec.structs.replace(checked, trace=span.trace)

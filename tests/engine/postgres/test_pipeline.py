@@ -85,9 +85,9 @@ async def test_only_what_gives_nothing_back_waits_for_the_commit() -> None:
     assert await deferred(Query("message_ack", (1, [1]))) is None
     assert await deferred(Query("message_held", ([1],))) is None
     assert await deferred(Query("document_insert", ("s", "n", "c", None, 1, "1"))) is None
-    assert await deferred(ExecuteMany("message_begin", [(1, 2)])) == "UPDATE messages SET attempts = (1) WHERE id = (2)"
-    assert await deferred(ExecuteMany("message_begin", [])) == ""
-    assert await deferred(ExecuteMany("message_begin", [(1, 2)] * 5)) is None, "many go faster by a prepared statement"
+    assert await deferred(ExecuteMany("message_start", [(1, 2)])) == "UPDATE messages SET attempts = (1) WHERE id = (2)"
+    assert await deferred(ExecuteMany("message_start", [])) == ""
+    assert await deferred(ExecuteMany("message_start", [(1, 2)] * 5)) is None, "many go faster by a prepared statement"
 
 
 async def test_what_is_run_again_is_prepared(url: str) -> None:
@@ -100,9 +100,9 @@ async def test_what_is_run_again_is_prepared(url: str) -> None:
         try:
             scripts = Scripts(connection)
             for attempts in (3, 2, 1, 4):
-                script = await scripts.deferred(ExecuteMany("message_begin", [(attempts, message.id)]))
+                script = await scripts.deferred(ExecuteMany("message_start", [(attempts, message.id)]))
                 assert script is not None
-                assert script.startswith("UPDATE" if attempts == 3 else "EXECUTE agentbus_message_begin")
+                assert script.startswith("UPDATE" if attempts == 3 else "EXECUTE agentbus_message_start")
                 await connection.execute(script)
                 assert await connection.fetchval("SELECT attempts FROM messages") == attempts
         finally:

@@ -40,7 +40,7 @@ from agentbus.operations.protocol import (
     unit,
 )
 from agentbus.operations.quotas import ChangeQuotasRequest, change_quotas
-from agentbus.operations.receive import AckRequest, ClaimRequest, ack, claim, holdings
+from agentbus.operations.receive import AckRequest, ClaimRequest, ack, claim, list_held
 from agentbus.operations.rows import Draft, Lease, Profile
 from agentbus.operations.send import SendRequest, send
 from agentbus.operations.types import DefineRequest, define
@@ -685,7 +685,7 @@ def test_a_change_is_announced_to_a_process_that_watches_after_a_rollback(place:
 
 
 def held_by(agent: str, now: Now) -> Op[list[Lease]]:
-    return [(held.id, held.lease) for held in (yield from holdings(agent, now))]
+    return [(held.id, held.lease) for held in (yield from list_held(agent, now))]
 
 
 def test_a_process_that_stops_listening_is_rung_no_more_and_rung_once_it_returns(

@@ -3,7 +3,7 @@
 INSERT INTO messages (/* columns: new_message */)
 VALUES (/* values: new_message */);
 
--- name: message_begin
+-- name: message_start
 -- Count an attempt of a reserved message when it is delivered to the handler.
 UPDATE messages SET attempts = $1 WHERE id = $2;
 
