@@ -1,4 +1,4 @@
-"""Blocks such as ``bus.agent(…)``: they are entered with ``async with``, and any other use says so."""
+"""Blocks such as ``bus.agent(…)``: they are entered with ``async with``, and any other use raises an error."""
 
 from __future__ import annotations
 

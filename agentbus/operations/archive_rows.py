@@ -401,7 +401,7 @@ def bus_name(_: None, now: Now) -> Op[str | None]:
     return str(rows[0][0]) if rows else None
 
 
-def loading(query: str, kind: Callable[..., Line]) -> Callable[[Sequence[Any], Now], Op[list[Line]]]:
+def line_loader(query: str, kind: Callable[..., Line]) -> Callable[[Sequence[Any], Now], Op[list[Line]]]:
     """Return a question for the lines of one kind, by their ids."""
 
     def load(ids: Sequence[Any], now: Now) -> Op[list[Line]]:
@@ -444,11 +444,11 @@ def with_receipts(
     return load_both
 
 
-load_messages = with_receipts(loading("message_archive", archived_message))
-load_checkpoints = loading("checkpoint_archive", ArchivedCheckpoint)
-load_documents = loading("document_archive", ArchivedDocument)
-load_histories = loading("history_archive", ArchivedHistory)
-load_history_items = loading("history_item_archive", ArchivedHistoryItem)
+load_messages = with_receipts(line_loader("message_archive", archived_message))
+load_checkpoints = line_loader("checkpoint_archive", ArchivedCheckpoint)
+load_documents = line_loader("document_archive", ArchivedDocument)
+load_histories = line_loader("history_archive", ArchivedHistory)
+load_history_items = line_loader("history_item_archive", ArchivedHistoryItem)
 _ITEMS = 100
 
 
@@ -458,9 +458,9 @@ def find_history_items(wanted: tuple[int, int], now: Now) -> Op[tuple[list[tuple
     return [(id, size) for id, size in rows], rows[-1][0] if len(rows) == _ITEMS else None
 
 
-load_events = loading("event_archive", ArchivedEvent)
-load_processes = loading("process_archive", ArchivedProcess)
-load_tombstones = loading("state_archive_tombstones", ArchivedState)
+load_events = line_loader("event_archive", ArchivedEvent)
+load_processes = line_loader("process_archive", ArchivedProcess)
+load_tombstones = line_loader("state_archive_tombstones", ArchivedState)
 
 
 def load_agents(wanted: Sequence[tuple[str, int]], now: Now) -> Op[list[Line]]:

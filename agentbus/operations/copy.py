@@ -141,7 +141,7 @@ def survey(_: None, now: Now) -> Op[Survey]:
     return Survey(bus or "", dict(counts), processes, now)
 
 
-def page(wanted: Wanted, now: Now) -> Op[list[Row]]:
+def read_page(wanted: Wanted, now: Now) -> Op[list[Row]]:
     """Return the next rows of a table in the order of its key, which is the first part of each row."""
     limit = wanted.rows
     table = TABLES[wanted.table]

@@ -23,13 +23,13 @@ from agentbus.operations.archive_rows import (
     archived_agent,
     archived_message,
     bus_name,
+    line_loader,
     load_checkpoints,
     load_documents,
     load_events,
     load_histories,
     load_history_items,
     load_tasks,
-    loading,
     with_receipts,
 )
 from agentbus.operations.protocol import Op, Query
@@ -61,7 +61,7 @@ class Found(msgspec.Struct, frozen=True):
     cursor: Any = None
 
 
-def outline(session: str | None, now: Now) -> Op[Outline]:
+def read_outline(session: str | None, now: Now) -> Op[Outline]:
     bus = yield from bus_name(None, now)
     agents: tuple[str, ...] = ()
     if session is not None:
@@ -160,14 +160,14 @@ def _load_sessions(ids: Sequence[str], now: Now) -> Op[list[Line]]:
 _GROWING = ("message", "checkpoint", "document", "state", "event", "history", "history_item")
 LOADING: dict[str, Callable[[Sequence[Any], Now], Op[list[Line]]]] = {
     "session": _load_sessions,
-    "agent": loading("agent_archive", archived_agent),
+    "agent": line_loader("agent_archive", archived_agent),
     "task": load_tasks,
-    "state": loading("state_export", ArchivedState),
+    "state": line_loader("state_export", ArchivedState),
     "document": load_documents,
     "checkpoint": load_checkpoints,
     "history": load_histories,
     "history_item": load_history_items,
-    "message": with_receipts(loading("message_export", archived_message)),
+    "message": with_receipts(line_loader("message_export", archived_message)),
     "event": load_events,
 }
 """In this order, because of the references between rows."""

@@ -1,4 +1,5 @@
-"""People who send messages: a mailbox and the name ``operator:NAME``, without registration, epoch or heartbeat."""
+"""Operators, the people who send messages: a mailbox and the name ``operator:NAME``, without registration, epoch or
+heartbeat."""
 
 from __future__ import annotations
 

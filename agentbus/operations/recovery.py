@@ -78,7 +78,7 @@ class PlanBasis(msgspec.Struct, frozen=True):
         return None if self == present else "it was continued"
 
 
-def outline(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, PlanBasis] | None]:
+def outline_session(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, PlanBasis] | None]:
     """Return the state of a session that determines the possible actions, without counters and details."""
     session = yield from get_session(session_id, now)
     current = yield from read_session_status(session_id)
@@ -128,7 +128,7 @@ def outline(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, PlanBasis] | 
 
 def plan(session_id: str, now: Now) -> Op[tuple[RecoveryRecord, PlanBasis] | None]:
     """Return the state of a session, and the possible actions."""
-    found = yield from outline(session_id, now)
+    found = yield from outline_session(session_id, now)
     if found is None:
         return None
     record, basis = found
@@ -293,7 +293,7 @@ def recover(request: RecoverRequest, now: Now) -> Op[Outcome[Recovered]]:
 
     Resuming a session that is already active changes nothing, and is not an error.
     """
-    found = yield from outline(request.session, now)
+    found = yield from outline_session(request.session, now)
     if found is None:
         return UnknownSession(session=request.session)
     current, present = found

@@ -1,4 +1,4 @@
-"""The agent that a client is: never invented twice. Shared by the MCP server and the hooks of a client.
+"""The agent of a client, the same for its MCP server and its hooks.
 
 A row on the bus maps the client's session, and its process, to one agent. The same session gets the same agent back
 after a restart, as a new incarnation; another session of the same process (``/clear``) is the same agent too.

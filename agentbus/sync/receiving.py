@@ -1,4 +1,4 @@
-"""Messages of a visiting agent without an event loop: received, looked at, and waited for."""
+"""Messages of a visiting agent without an event loop: receive, peek and wait."""
 
 from __future__ import annotations
 

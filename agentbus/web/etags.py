@@ -1,4 +1,4 @@
-"""Entity tags of responses, so that a client that has the present state receives no body."""
+"""Entity tags of responses, so that a client that has the current state receives no body."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from agentbus.operations.copy import (
     begin_copy,
     finish_copy,
     load_copy,
-    page,
+    read_page,
 )
 from agentbus.operations.copy_position import CopyPosition
 from agentbus.operations.rows import StoredMessage
@@ -28,7 +28,9 @@ NOTHING = [("agents", 0), ("messages", 0), ("vocabulary", 23), ("meta", 3)]
 def test_a_page_of_long_rows_has_as_many_as_fit() -> None:
     wanted = Wanted("messages", (7,), 1000, 100)
     played = play(
-        page(wanted, NOW), ("copy_sizes_messages", [(60,), (40,), (1,), (1,)]), ("copy_read_messages", [(8,), (9,)])
+        read_page(wanted, NOW),
+        ("copy_sizes_messages", [(60,), (40,), (1,), (1,)]),
+        ("copy_read_messages", [(8,), (9,)]),
     )
     assert played.parameters("copy_sizes_messages") == (7, 1000)
     assert played.parameters("copy_read_messages") == (7, 2)
@@ -37,7 +39,7 @@ def test_a_page_of_long_rows_has_as_many_as_fit() -> None:
 
 def test_a_row_that_is_too_long_by_itself_is_a_page() -> None:
     played = play(
-        page(Wanted("documents", (0,), 1000, 100), NOW),
+        read_page(Wanted("documents", (0,), 1000, 100), NOW),
         ("copy_sizes_documents", [(5000,), (1,)]),
         ("copy_read_documents", [(1,)]),
     )
@@ -45,7 +47,7 @@ def test_a_row_that_is_too_long_by_itself_is_a_page() -> None:
 
 
 def test_a_page_of_short_rows_does_not_read_their_sizes() -> None:
-    played = play(page(Wanted("pool_members", (0, ""), 1000, 100), NOW), ("copy_read_pool_members", []))
+    played = play(read_page(Wanted("pool_members", (0, ""), 1000, 100), NOW), ("copy_read_pool_members", []))
     assert played.parameters("copy_read_pool_members") == (0, "", 1000)
 
 

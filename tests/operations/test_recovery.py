@@ -20,7 +20,7 @@ from agentbus.errors import (
 )
 from agentbus.operations.checkpoints import restored
 from agentbus.operations.protocol import Row
-from agentbus.operations.recovery import PlanBasis, RecoverRequest, outline, recover, summarize
+from agentbus.operations.recovery import PlanBasis, RecoverRequest, outline_session, recover, summarize
 from agentbus.operations.session_snapshots import (
     ComposeRequest,
     Composite,
@@ -50,7 +50,7 @@ def found(
     owner: str = "dead",
     expected: str = "{}",
 ) -> list[Answer]:
-    """A session as ``outline`` finds it."""
+    """A session as ``outline_session`` finds it."""
     return [
         ("session_get", [session_row(status, expected)]),
         ("session_owner", [("execution", "m", status, expected, 8, owner, "host", 41, "77", "/bell")]),
@@ -83,12 +83,12 @@ def changing(status: str = "interrupted") -> Answer:
 
 def test_the_outline_of_a_session_is_what_plans_are_compared_by() -> None:
     agents, documents = (agent("a"), agent("b", "running", 3)), (("plan", 2, None, 7),)
-    outlined = play(outline("s", NOW), *found(agents=agents, documents=documents)).outcomes
+    outlined = play(outline_session("s", NOW), *found(agents=agents, documents=documents)).outcomes
     assert outlined is not None
     record, made_of = outlined
     assert made_of == basis(agents=agents, documents=documents)
     assert record.at_work == ["b"]
-    assert play(outline("s", NOW), ("session_get", []), ("session_owner", [])).outcomes is None
+    assert play(outline_session("s", NOW), ("session_get", []), ("session_owner", [])).outcomes is None
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from agentbus.operations.copy import (
     begin_copy,
     finish_copy,
     load_copy,
-    page,
+    read_page,
     survey,
 )
 from agentbus.operations.copy_position import CopyPosition
@@ -135,7 +135,7 @@ class _Copy:
 
 
 def _read(store: BlockingEngine, table: str, after: tuple[Any, ...]) -> list[Row]:
-    return store.read(page, Wanted(table, after, ROWS, CHARACTERS))
+    return store.read(read_page, Wanted(table, after, ROWS, CHARACTERS))
 
 
 def _pages(store: BlockingEngine, table: str) -> Iterator[list[Row]]:

@@ -30,7 +30,7 @@ from agentbus.core.validation import name_or_none
 from agentbus.engine.interface import Engine
 from agentbus.errors import InvalidInput, NotWritable
 from agentbus.operations.archive_rows import Line, kind_of
-from agentbus.operations.export import LOADING, Outline, Wanted, find, load_vocabulary, outline
+from agentbus.operations.export import LOADING, Outline, Wanted, find, load_vocabulary, read_outline
 from agentbus.records import ExportReport
 
 _MAX_ROWS = 500
@@ -48,7 +48,7 @@ async def export(
     if progress is not None and not callable(progress):
         raise InvalidInput(reason="progress must be a function of (done, total, kind)")
     name_or_none(session, "session")
-    plan = await engine.read(outline, session)
+    plan = await engine.read(read_outline, session)
     now = engine.clock.now().wall
     mark = f"{EXPORT_PREFIX}{plan.bus}-"
     target = await run_to_completion(_target, check_path(path), engine.directory, session, now)

@@ -1,5 +1,5 @@
-"""Waits of a workflow: for a time, a signal or a message. The task is released meanwhile, unless other branches of its
-workflow are busy."""
+"""Waits of a workflow: for a time, a signal or a message. The task is released during the wait, unless other
+branches of its workflow are busy."""
 
 from __future__ import annotations
 
