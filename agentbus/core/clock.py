@@ -87,7 +87,7 @@ def _boot_session() -> str:
     buffer = ctypes.create_string_buffer(size.value)
     library = ctypes.CDLL(None, use_errno=True)
     if library.sysctlbyname(b"kern.bootsessionuuid", buffer, ctypes.byref(size), None, 0) != 0:
-        raise StoreError(path="kern.bootsessionuuid", reason="this system does not tell one boot from another")
+        raise StoreError(path="kern.bootsessionuuid", reason="this system does not identify its boots")
     return buffer.value.decode()
 
 

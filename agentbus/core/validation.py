@@ -216,7 +216,7 @@ def check_expected(expects: object) -> dict[str, str]:
     for who, what in expects.items():
         if not isinstance(what, str):
             rule = "one document for each producer: expects={'planner-1': 'plan'}"
-            raise InvalidName(what=f"what {who!r} owes,", name=what, rule=rule)
+            raise InvalidName(what=f"document of {who!r}", name=what, rule=rule)
         expected[check_name(who, "producer")] = check_name(what, "document")
     return expected
 

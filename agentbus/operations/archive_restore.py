@@ -459,7 +459,7 @@ def _import_checkpoint(line: ArchivedCheckpoint) -> Op[Outcome[bool]]:
     newest = yield Query("checkpoint_newest", owner)
     if newest and newest[0][1] > line.created:
         what = f"checkpoint {line.name!r} of {line.owner_kind}"
-        return Outdated(what=what, id=line.owner, reason="it would be taken for the newest")
+        return Outdated(what=what, id=line.owner, reason="it would become the newest")
     _, *values = line.row()
     yield Query("checkpoint_insert", tuple(values))
     return True

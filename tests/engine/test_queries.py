@@ -29,7 +29,7 @@ def empty() -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
-NAMING = {"Query", "ExecuteMany", "InsertNumbered", "loading"}
+NAMING = {"Query", "ExecuteMany", "InsertNumbered", "line_loader"}
 """Functions that are called with the name of a query."""
 
 

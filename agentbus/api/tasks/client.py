@@ -185,7 +185,7 @@ class Control:
     async def stop(self, task: str, *, by: str | None = None, reason: str | None = None) -> TaskRecord:
         """Stop a task and its sub-tasks: the running step is cancelled. A stopped task can be resumed.
 
-        >>> await bus.tasks.stop("feature-1", reason="not wanted any more")           # doctest: +SKIP
+        >>> await bus.tasks.stop("feature-1", reason="no longer wanted")              # doctest: +SKIP
         """
         return await self._control("stop", task, by, reason)
 

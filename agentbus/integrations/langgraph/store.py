@@ -276,7 +276,9 @@ def _check(op: object) -> None:
     if isinstance(op, PutOp) and op.ttl is not None and not 0 < op.ttl < 1e9:
         raise OutOfRange(what="ttl", value=op.ttl, allowed="minutes, more than 0 and less than 1e9")
     if isinstance(op, PutOp) and _has_bytes(op.value):
-        raise InvalidInput(reason=f"the value of {op.key!r} contains bytes, which JSON has not: encode them as a text")
+        raise InvalidInput(
+            reason=f"the value of {op.key!r} contains bytes, which JSON does not have: encode them as text"
+        )
 
 
 def _has_bytes(value: object) -> bool:

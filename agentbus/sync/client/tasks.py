@@ -85,7 +85,7 @@ class Control(Wrapper[api.Control], wraps=api.Control):
     def stop(self, task: str, *, by: str | None = None, reason: str | None = None) -> TaskRecord:
         """Stop a task and its sub-tasks: the running step is cancelled. A stopped task can be resumed.
 
-        >>> bus.tasks.stop("feature-1", reason="not wanted any more")           # doctest: +SKIP
+        >>> bus.tasks.stop("feature-1", reason="no longer wanted")              # doctest: +SKIP
         """
         return self._call(self._inner.stop, task, by=by, reason=reason)
 
