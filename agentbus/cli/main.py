@@ -343,7 +343,7 @@ def _list_commands(words: list[str]) -> int:
     if unknown and unknown[0] not in _WITH_VALUE:
         raise Usage(reason=f"no option {shortened(unknown[0])}", advice="see agentbus --help")
     lines = ["usage: agentbus COMMAND …", "", "A durable bus for AI agents.", ""]
-    lines += [f"  {name:<12} {purpose}" for name, (_, purpose) in COMMANDS.items()]
+    lines += [f"  {name:<13} {purpose}" for name, (_, purpose) in COMMANDS.items()]
     lines += ["", "agentbus help COMMAND describes a command; --json prints JSON.",
               "durations are in seconds, or have a unit: 500ms, 5s, 10m",
               "exit codes: 0 success, 1 failure, 2 usage, 3 try again, 4 nothing found or timed out"]  # fmt: skip
