@@ -58,7 +58,9 @@ def resolve(batch: Batch) -> None:
         call = batch[0]
         outcome = call.outcome
         if call.future.done():
-            if call.on_abandoned is not None and not isinstance(outcome, BaseException):
+            # Not if the caller got it before something raised.
+            is_abandoned = call.future.cancelled() or call.future.exception() is not None
+            if call.on_abandoned is not None and is_abandoned and not isinstance(outcome, BaseException):
                 try:
                     call.on_abandoned(outcome)
                 except Exception:

@@ -159,14 +159,18 @@ class TransactionRunner:
             return *self._fail(calls, error), None
         finally:
             # A signal handler may have raised at any point.
-            self._nowait = False
-            try:
-                self._rollback()
-            finally:
-                self._lock.release()
+            self.leave()
         # Before the doorbells: the processes that wake up compete for the processor.
         waits_for = self._begin_sync(calls)
         return *self._finish(calls, channels, start), waits_for
+
+    def leave(self) -> None:
+        """End what ``run_nowait`` has begun. May be repeated, if a signal handler raised in it."""
+        self._nowait = False
+        try:
+            self._rollback()
+        finally:
+            self._lock.release()
 
     def _begin_sync(self, calls: Sequence[Call]) -> Literal["kernel", "thread"] | None:
         if not self._awaited:

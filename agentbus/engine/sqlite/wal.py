@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from typing import Any
 
 from agentbus.core.files import open_file
@@ -39,6 +40,8 @@ _AIO_REQUEST = struct.Struct("<QIIHhIQQqQII")
 """struct iocb: data, key, flags, opcode, priority, file, buffer, bytes, offset, reserved, flags, eventfd."""
 _AIO_EVENT = struct.Struct("<QQqq")
 """struct io_event: data, request, result, second result."""
+_AIO_NUMBER = struct.Struct("<Q")
+"""The data of a request, which its event repeats."""
 _AIO_FDSYNC = 3
 _AIO_NOTIFY = 1
 """IOCB_CMD_FDSYNC and IOCB_FLAG_RESFD."""
@@ -54,6 +57,8 @@ _FIRST_PREALLOCATION = 3
 """The sync on a thread from which on the log is preallocated: a command ends before."""
 _PREALLOCATED_PAGES = 80
 """Pages that one sync adds; it takes 50 % longer. Those before the kernel's first sync reach the full length."""
+_numbers = count(1)
+"""Numbers of the kernel's syncs: an answer to another one, of this bus or of the one before, is not taken for it."""
 _contexts: list[int] = []
 """Contexts of closed buses. They are not valid in a forked child."""
 os.register_at_fork(after_in_child=_contexts.clear)
@@ -337,7 +342,8 @@ class KernelSync:
         self._asked = 0
         self._spins_to_skip = 0
         """The number of spins to skip."""
-        self._in_progress = False
+        self._number: int | None = None
+        """The number of the sync in progress."""
         forget_in_child(self)
         try:
             self.file = open_file(path, os.O_RDWR)
@@ -349,18 +355,19 @@ class KernelSync:
     def begin(self) -> bool:
         """Begin a sync. Return False if one is in progress, or if the kernel refuses, as Linux before 4.18 does. The
         first ones are declined: a process that has a context takes 30 ms longer to exit."""
-        if self._in_progress:
+        if self._number is not None:
             return False
         if self._context is None:
             self._asked += 1
             # Once: a system without such calls does not get them later.
             if self._asked != _FIRST_KERNEL_SYNC or not self._open_context():
                 return False
-        # First: if a handler raised right after the call, the next sync would take the answer to this one for its own.
-        self._in_progress = True
+        number = next(_numbers)
+        _AIO_NUMBER.pack_into(self._request, 0, number)
+        self._number = number
         if self._call(self._submit, self._context, self._one, self._requests) != 1:
-            self._in_progress = False
-        return self._in_progress
+            self._number = None
+        return self._number is not None
 
     def _open_context(self) -> bool:
         import ctypes
@@ -398,29 +405,25 @@ class KernelSync:
     def result(self) -> int | None:
         """Return 0 after a sync, or the number of its error; None if it has not ended. Until ``end``, ``event`` stays
         readable, so that the result is not lost if a signal handler raises."""
-        if self._context is None:
+        number = self._number
+        if number is None or self._context is None:
             return None
-        if not self._has_answer():
-            # What it returns is not looked at: it would be lost if a handler raised right after the call.
-            self._call(self._getevents, self._context, self._zero, self._one, self._answer, None)
-        return -int(_AIO_EVENT.unpack(self._answer)[2]) if self._has_answer() else None
+        while (answer := _AIO_EVENT.unpack(self._answer))[0] != number:
+            # The answer stays in the buffer if a handler raises right after the call.
+            if self._call(self._getevents, self._context, self._zero, self._one, self._answer, None) != 1:
+                return None
+        return -int(answer[2])
 
     def end(self) -> None:
-        """Allow the next sync."""
-        # First: if a handler raised before it, the loop would be woken without end.
+        """Allow the next sync; the answer to one that is still in progress is ignored."""
+        self._number = None
+        # If a handler raises before it, the loop is woken by the event until this is called again.
         with suppress(BlockingIOError):
             os.eventfd_read(self.event)
-        if self._context is not None:
-            _AIO_EVENT.pack_into(self._answer, 0, 0, 0, 0, 0)
-        self._in_progress = False
-
-    def _has_answer(self) -> bool:
-        """Return True if the kernel has written the address of the request."""
-        return bool(_AIO_EVENT.unpack(self._answer)[1])
 
     def close(self) -> None:
         """Leave the context to another bus: to destroy one takes 30 ms. One with a sync in progress is not reused."""
-        if self._context is not None and not self._in_progress:
+        if self._context is not None and self._number is None:
             _contexts.append(self._context.value)
         self._context = None
         self.forget()

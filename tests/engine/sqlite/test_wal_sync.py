@@ -660,19 +660,31 @@ def test_a_sync_is_not_mistaken_for_the_one_before_if_a_handler_raises(kernel: K
 
 
 def test_an_interrupted_end_of_a_sync_does_not_wake_the_loop_without_end(kernel: KernelSync) -> None:
-    """Where the event is still readable, the result is still there to be taken."""
+    """Nor does it prevent the next one."""
     for line in lines(KernelSync.end):
-        kernel._in_progress = False
-        wal._AIO_EVENT.pack_into(kernel._answer, 0, 0, 0, 0, 0)
-        assert kernel.begin()
+        assert kernel.begin(), f"line {line}: the next sync is refused"
+        assert kernel.result() is None or is_signalled(kernel), "the old result is taken for that of a new sync"
         assert ended(kernel) == 0
         run_interrupted(KernelSync.end, line, kernel.end)
         if is_signalled(kernel):
-            assert kernel.result() == 0, f"line {line}"
+            # The loop is woken, and finds no batch that waits for it.
             kernel.end()
             assert not is_signalled(kernel)
-        elif kernel.result() is not None:
-            assert not kernel.begin(), "the old result would be taken for that of a new sync"
+
+
+def test_a_sync_that_was_given_up_does_not_answer_for_the_next(kernel: KernelSync) -> None:
+    assert kernel.begin()
+    assert select.select([kernel.event], [], [], 30)[0]
+    kernel.end()
+    call = kernel._call
+    # The kernel has the answer to the first sync only.
+    kernel._call = lambda number, *rest: 1 if number == kernel._submit else call(number, *rest)
+    assert kernel.begin()
+    assert kernel.result() is None
+    kernel.end()
+    kernel._call = call
+    assert kernel.begin()
+    assert ended(kernel) == 0
 
 
 def test_a_refused_system_call_leaves_the_next_sync_possible(kernel: KernelSync) -> None:
@@ -706,7 +718,7 @@ class LateEvent:
     def submit(self, number: int, *_: object) -> int:
         """In place of the system call: the kernel writes the answer before it signals."""
         if number == self._kernel._submit:
-            wal._AIO_EVENT.pack_into(self._kernel._answer, 0, 0, 1, 0, 0)
+            wal._AIO_EVENT.pack_into(self._kernel._answer, 0, self._kernel._number, 1, 0, 0)
         return 1
 
     def poll(self, _: float) -> bool:
@@ -771,7 +783,8 @@ def test_a_disk_that_takes_too_long_is_waited_for_again_only_now_and_then(
 
 
 def test_a_kernel_sync_reports_the_error(kernel: KernelSync) -> None:
-    wal._AIO_EVENT.pack_into(kernel._answer, 0, 0, 1, -errno.EIO, 0)
+    kernel._number = 1
+    wal._AIO_EVENT.pack_into(kernel._answer, 0, kernel._number, 1, -errno.EIO, 0)
     assert kernel.result() == errno.EIO
 
 
