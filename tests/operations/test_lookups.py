@@ -146,22 +146,33 @@ def test_dead_letters_are_paged_like_the_rest() -> None:
     assert played.parameters("message_list_dead") == (10, 3)
 
 
+NAMES = [("executor-1",), ("executors",), ("task_assignment",), ("zzz",)]
+
+
+def test_types_that_could_have_been_meant_are_found() -> None:
+    played = play(near_matches(("type", "message", "task_asignment"), NOW), ("type_names", NAMES))
+    assert played.outcomes == ["task_assignment"]
+    assert played.parameters("type_names") == ("message",)
+
+
 @pytest.mark.parametrize(
-    ("what", "question", "parameters"),
+    ("kind", "name", "found"),
     [
-        (("type", "message", "task_asignment"), "type_names", ("message",)),
-        (("recipient", "agent", "executer-1"), "agent_names", ()),
-        (("recipient", "pool", "executers"), "mailbox_names", ("pool",)),
+        ("agent", "executer-1", ["executor-1"]),
+        ("pool", "executers", ["executors"]),
+        # One of that name and another kind comes first.
+        ("agent", "plans", ["topic:plans"]),
+        ("pool", "executor-1", ["executor-1", "executors"]),
     ],
 )
-def test_names_that_could_have_been_meant_are_found(
-    what: tuple[str, str, str], question: str, parameters: tuple[str, ...]
-) -> None:
-    names = [("executor-1",), ("executors",), ("task_assignment",), ("zzz",)]
-    played = play(near_matches(what, NOW), (question, names))
-    assert played.outcomes
-    assert "zzz" not in played.outcomes
-    assert played.parameters(question) == parameters
+def test_recipients_that_could_have_been_meant_are_found(kind: str, name: str, found: list[str]) -> None:
+    def names(of: str) -> tuple[str, list[tuple[str]]]:
+        known = {"agent": ["executor-1", "zzz"], "pool": ["executors", "zzz"], "topic": ["plans"]}
+        return "agent_names" if of == "agent" else "mailbox_names", [(one,) for one in known[of]]
+
+    others = [other for other in ("agent", "pool", "topic") if other != kind]
+    played = play(near_matches(("recipient", kind, name), NOW), *map(names, [*others, kind]))
+    assert played.outcomes == found
 
 
 def test_numbers_are_counted_and_ages_are_milliseconds() -> None:

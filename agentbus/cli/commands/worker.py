@@ -195,8 +195,8 @@ COMMANDS = {
         worker, "Run durable tasks until Ctrl-C: new ones, and those whose worker died, from their last finished step."
         " Any number of workers can run.",
         "agentbus worker flows:feature flows:bugfix", _worker,
-        output="plain output: at, task, kind (step, task, phase, checkpoint, workflow), name, status, attempt,\n"
-        "error\n\n"
+        output="plain output: at, task, kind (step, task, phase, checkpoint, workflow), name, status, attempt,"
+        " error\n\n"
         "With --json it prints one envelope per line. Modules are imported from the working directory. The worker is\n"
         "an agent: --agent ID, or one with a generated id. When it is stopped, it releases its tasks: another worker\n"
         "continues them at once. A blocking call in a workflow delays that.",
