@@ -149,6 +149,23 @@ def counted(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
+def listing(names: Sequence[str]) -> str:
+    """Return the first names of a list that may be long.
+
+    >>> listing(["build", "test"])
+    'build, test'
+    >>> listing([f"w-{number}" for number in range(300)])[-19:]
+    'w-19 and 280 others'
+    """
+    rest = len(names) - _LISTED
+    # "and 1 other" would be as long as its name.
+    return ", ".join(names) if rest <= 1 else f"{', '.join(names[:_LISTED])} and {rest} others"
+
+
+_LISTED = 20
+"""Names of a list that are shown."""
+
+
 class Text(Result):
     """A text of several lines."""
 

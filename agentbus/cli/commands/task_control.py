@@ -10,7 +10,7 @@ from agentbus.cli.arguments import JSON_HELP, ask_reason, json_value, option, se
 from agentbus.cli.context import Call, Command
 from agentbus.cli.errors import Usage, echoed
 from agentbus.cli.operators import caller, require_operator
-from agentbus.cli.output import CONFIRMED, Done, Result
+from agentbus.cli.output import CONFIRMED, Done, Result, listing
 from agentbus.core.validation import RETRY_DELAY, Priority
 from agentbus.operations.task_dependencies import POLICIES
 
@@ -235,7 +235,7 @@ def look_for_workers(call: Call, workflow: str | None = None) -> None:
     if not served:
         call.note("no worker is running; start one: agentbus worker MODULE:WORKFLOW")
     elif workflow and workflow not in served and len(served) < MAX_WORKFLOWS:
-        call.note(f"no running worker has the workflow {workflow}, only {', '.join(served)}")
+        call.note(f"no running worker has the workflow {workflow}, only {listing(served)}")
 
 
 def _by(parser: ArgumentParser, decides: bool = False) -> None:

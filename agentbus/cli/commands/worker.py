@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from agentbus.cli.arguments import seconds
 from agentbus.cli.context import Call, Command
 from agentbus.cli.errors import Usage, echoed
-from agentbus.cli.output import Rows
+from agentbus.cli.output import Rows, listing
 from agentbus.core.validation import LEASE, error_text
 from agentbus.errors import InvalidInput
 from agentbus.errors.base import shortened
@@ -50,7 +50,7 @@ async def _work(call: Call, workflows: list[Workflow[..., Any]]) -> None:
         changes.put_nowait(_data(change))
 
     async with connected(call) as bus:
-        call.note(f"working on {', '.join(one.name for one in workflows)}; press Ctrl-C to stop")
+        call.note(f"working on {listing([one.name for one in workflows])}; press Ctrl-C to stop")
         work = asyncio.create_task(
             bus.tasks.run_worker(
                 *workflows,
@@ -128,7 +128,7 @@ def _named(text: str) -> list[Workflow[..., Any]]:
     module_name, mark, name = text.partition(":")
     module = _module(module_name, text)
     known = {key: value for key, value in vars(module).items() if isinstance(value, Workflow)}
-    listed = f"it has {', '.join(sorted(known))}" if known else "it has no workflow: add @agentbus.workflow"
+    listed = f"it has {listing(sorted(known))}" if known else "it has no workflow: add @agentbus.workflow"
     if not mark:
         if not known:
             raise NoWorkflow(
