@@ -17,7 +17,7 @@ from agentbus.operations.capacity import WriterLoad, read_writer_load
 from agentbus.operations.histories import list_kinds
 from agentbus.operations.holds import HoldsQuery, list_holds
 from agentbus.operations.lookups import count, failed_agents, last_seen
-from agentbus.operations.task_lookups import served_workflows, unsettled_steps
+from agentbus.operations.task_lookups import unserved_workflows, unsettled_steps
 from agentbus.records.entities import QueueDepth
 from agentbus.records.histories import HistoryKind
 
@@ -35,8 +35,6 @@ _PAGE = 100
 _MAX_PAGES = 20
 """Pages of failed tasks that are searched for those that are not sub-tasks."""
 _MAX_QUESTIONS = 1000
-MAX_WORKFLOWS = 1000
-"""Workflows of live workers that are compared with those of pending tasks."""
 _UNFINISHED_TASKS = ("waiting", "halted", "running", "pending")
 """In the order in which they need attention."""
 _UNFINISHED_SESSIONS = ("active", "paused", "interrupted")
@@ -168,7 +166,8 @@ class Capacity(msgspec.Struct, frozen=True):
 
 
 class Overview(msgspec.Struct, frozen=True):
-    """The state of the bus at a glance. ``failed`` and ``waiting`` name the newest of each kind, at most MAX_NAMED."""
+    """The state of the bus at a glance. ``failed`` and ``waiting`` name the newest of each kind, at most MAX_NAMED,
+    of workflows those that wait longest."""
 
     failed: list[Failure]
     waiting: list[Waiting]
@@ -199,7 +198,7 @@ async def gather_overview(bus: Source, home: str | None, bounds: CapacityLimits)
     for status in _UNFINISHED_TASKS:
         tasks += (await bus.tasks.list(status=status, limit=MAX_NAMED)).items
     asked = await open_questions(bus)
-    unserved = await _unserved(bus, tasks)
+    unserved = await bus._engine.read(unserved_workflows, MAX_NAMED)
     held = (await bus._engine.read(list_holds, HoldsQuery(limit=MAX_NAMED))).items
     return Overview(
         failed=await _failures(bus),
@@ -218,20 +217,6 @@ async def gather_overview(bus: Source, home: str | None, bounds: CapacityLimits)
         outgrown=await _capacity(bus, home, database_bytes + log_bytes, bounds),
         histories=await bus._engine.read(list_kinds, None),
     )
-
-
-async def _unserved(bus: Source, tasks: Sequence[TaskRecord]) -> dict[str, int]:
-    """Return the workflows of these tasks that no live worker announces, each with the time since which the first of
-    its tasks is pending."""
-    found: dict[str, int] = {}
-    for one in tasks:
-        if one.status == "pending" and not one.manual and not one.due:
-            found[one.workflow] = min(one.updated, found.get(one.workflow, one.updated))
-    if found:
-        served = await bus._engine.read(served_workflows, MAX_WORKFLOWS)
-        # A list that is cut says nothing about the others.
-        found = {} if len(served) == MAX_WORKFLOWS else {name: found[name] for name in found if name not in served}
-    return found
 
 
 async def open_questions(bus: Source, *, shown: bool = False) -> list[Question]:

@@ -199,6 +199,13 @@ def served_workflows(limit: int, now: Now) -> Op[list[str]]:
     return [name for (name,) in rows]
 
 
+def unserved_workflows(limit: int, now: Now) -> Op[dict[str, int]]:
+    """Return the workflows with ready tasks that no live worker announces, each with the time since which its first
+    ready task waits. Those that wait longest come first."""
+    rows = yield Query("workflow_unserved", (limit,))
+    return dict(rows)
+
+
 class UnreceivedSignal(msgspec.Struct, frozen=True):
     """A signal that was sent to a task, and that it has not received."""
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from agentbus.records import ApprovalRecord, TaskRecord
 
 _POLICY_HELP = "if a dependency fails or is stopped: wait until it completes (block), or stop the task (cancel)"
+_MAX_WORKFLOWS = 1000
+"""Workflows of live workers that are compared."""
 
 
 def start(call: Call) -> Result:
@@ -228,13 +230,12 @@ def look_for_workers(call: Call, workflow: str | None = None) -> None:
     """Print a note if no running worker can execute the workflow."""
     if call.arguments.quiet:
         return
-    from agentbus.api.overview import MAX_WORKFLOWS
     from agentbus.operations.task_lookups import served_workflows
 
-    served = call.bus.read(served_workflows, MAX_WORKFLOWS)
+    served = call.bus.read(served_workflows, _MAX_WORKFLOWS)
     if not served:
         call.note("no worker is running; start one: agentbus worker MODULE:WORKFLOW")
-    elif workflow and workflow not in served and len(served) < MAX_WORKFLOWS:
+    elif workflow and workflow not in served and len(served) < _MAX_WORKFLOWS:
         call.note(f"no running worker has the workflow {workflow}, only {listing(served)}")
 
 

@@ -443,6 +443,29 @@ WHERE agents.status IN ('running', 'suspect')
 ORDER BY workflows.workflow
 LIMIT $1;
 
+-- name: workflow_unserved
+-- The workflows with ready tasks that no running agent has announced, each with the time since which the first of these
+-- waits, at most $1. It visits each workflow once, not each task.
+WITH RECURSIVE ready (workflow) AS (
+    SELECT min(workflow) FROM tasks WHERE due = 0
+    UNION ALL
+    SELECT (SELECT min(tasks.workflow) FROM tasks WHERE due = 0 AND tasks.workflow > ready.workflow)
+    FROM ready WHERE ready.workflow IS NOT NULL
+), unserved (workflow, since) AS (
+    SELECT ready.workflow, (
+        SELECT tasks.updated FROM tasks
+        WHERE due = 0 AND manual = 0 AND tasks.workflow = ready.workflow ORDER BY number LIMIT 1
+    )
+    FROM ready
+    WHERE ready.workflow IS NOT NULL AND NOT EXISTS (
+        SELECT 1 FROM workflows
+        WHERE workflows.workflow = ready.workflow AND EXISTS (
+            SELECT 1 FROM agents WHERE agents.id = workflows.agent AND agents.status IN ('running', 'suspect')
+        )
+    )
+)
+SELECT workflow, since FROM unserved WHERE since IS NOT NULL ORDER BY since, workflow LIMIT $1;
+
 -- name: workflow_signatures
 -- The signatures of these workflows that running agents have announced.
 SELECT workflows.workflow, workflows.agent, workflows.signature
