@@ -283,10 +283,10 @@ def _sum(request: ChangeRequest, entry: _Entry | None) -> int | float:
         before = decode(entry.value)
     if isinstance(before, bool) or not isinstance(before, int | float):
         advice = "set it to a number first, or count under another key"
-        raise _cannot_add(request, "no number", "add to it", advice)
+        raise _cannot_add(request, "not a number", "add to it", advice)
     after: int | float = before + (request.amount or 0)
     if not (-(2**63) <= after < 2**63 if isinstance(after, int) else math.isfinite(after)):
-        action = "add so much: it would be out of range"
+        action = "add so much to it: the sum would be out of range"
         raise _cannot_add(request, "a number", action, "integers have 64 bits, others must stay finite")
     return after
 

@@ -93,7 +93,7 @@ async def test_an_entry_that_cannot_be_added_to_is_named_with_its_scope(bus: Bus
     async with refusing(bus, a, WrongState) as refused:
         await state.increment("count")
     assert (refused.value.scope, refused.value.name) == ("builds", "count")
-    assert str(refused.value).startswith("state of builds, 'count' is no number: cannot add to it")
+    assert str(refused.value).startswith("state of builds, 'count' is not a number: cannot add to it")
     assert "set it to a number first" in (refused.value.fix or "")
     await state.set("count", 2**63 - 1)
     with pytest.raises(WrongState) as beyond:

@@ -217,7 +217,7 @@ async def test_concurrent_additions_lose_nothing(engine: Engine) -> None:
 async def test_only_to_a_number_can_be_added(bus: Bus, value: Any) -> None:
     state = bus.state(f"s-{type(value).__name__}")
     await state.set("k", value)
-    with pytest.raises(WrongState, match="'k' is no number"):
+    with pytest.raises(WrongState, match="'k' is not a number"):
         await state.increment("k")
     assert (entry := await state.entry("k")) is not None
     assert (entry.value, entry.version) == (value, 1)
