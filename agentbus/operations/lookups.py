@@ -266,21 +266,22 @@ def pending(mailboxes: Sequence[int], now: Now) -> Op[list[int]]:
 
 
 def near_matches(what: tuple[str, str, str], now: Now) -> Op[list[str]]:
-    """Return known names similar to an unknown one: (type or recipient, its kind, the name). A recipient of that name
-    and another kind comes first, as an address."""
-    subject, kind, name = what
-    found: list[str] = []
-    if subject == "type":
-        rows = yield Query("type_names", (kind,))
-    else:
-        for other in _RECIPIENTS:
-            if other != kind and (name,) in (yield from _names(other)):
-                found.append(recipient(other, name, ""))
-        rows = yield from _names(kind)
+    """Return known names similar to an unknown one: (type or recipient, its kind, the name). Recipients are addresses;
+    one of that name and another kind comes first."""
     # Imported on the error path only: the command line starts without it.
     from difflib import get_close_matches
 
-    return [*found, *get_close_matches(name, [row[0] for row in rows], n=3, cutoff=0.6)][:3]
+    subject, kind, name = what
+    if subject == "type":
+        rows = yield Query("type_names", (kind,))
+        return get_close_matches(name, [row[0] for row in rows])
+    found: list[str] = []
+    for other in _RECIPIENTS:
+        if other != kind and (name,) in (yield from _names(other)):
+            found.append(recipient(other, name, ""))
+    rows = yield from _names(kind)
+    found += [recipient(kind, near, "") for near in get_close_matches(name, [row[0] for row in rows])]
+    return found[:_SUGGESTED]
 
 
 def _names(kind: str) -> Op[Rows]:
@@ -322,5 +323,6 @@ def _message(row: Row) -> MessageRecord:
     return MessageRecord(**values)
 
 
+_SUGGESTED = 3
 _AGENT_JSON = [AgentRow.__struct_fields__.index(name) for name in AGENT_JSON]
 _AGENT_SECONDS = [AgentRow.__struct_fields__.index(name) for name in AGENT_DURATIONS]

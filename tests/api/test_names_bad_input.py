@@ -129,7 +129,8 @@ async def test_the_error_of_an_unknown_recipient_names_similar_ones(bus: Bus) ->
 
 async def test_the_error_of_an_unknown_recipient_names_one_of_another_kind(bus: Bus) -> None:
     a = await worker(bus, "a", pools=["executors"])
-    for to, meant in (("executors", "pool:executors"), ("topic:executors", "pool:executors"), ("pool:a", "a")):
+    for to, meant in (("executors", "pool:executors"), ("topic:executors", "pool:executors"), ("pool:a", "a"),
+                      ("pool:executers", "pool:executors")):  # fmt: skip
         async with refusing(bus, a, UnknownRecipient) as refused:
             await a.send(to, "note")
         assert f"; did you mean {meant}? (" in str(refused.value)
