@@ -12,6 +12,7 @@ import msgspec
 from agentbus.cli.errors import InvalidJSON, NotText, Usage, echoed
 from agentbus.core.validation import MAX_PAYLOAD, MAX_SECONDS
 from agentbus.errors import OutOfRange, PayloadTooLarge, SnapshotTooLarge
+from agentbus.errors.base import shortened
 
 if TYPE_CHECKING:
     from agentbus.cli.context import Call
@@ -53,7 +54,7 @@ def json_value(
             if size > bound or len(given) > bound:
                 raise too_large(size=size if size > bound else f"more than {bound}", limit=limit)
         except OSError as error:
-            raise Usage(reason=f"{what}: {error.strerror}", advice="@FILE reads a file") from None
+            raise Usage(reason=f"{shortened(what) or '@'}: {error.strerror}", advice="@FILE reads a file") from None
     else:
         what, given = "the argument", text.encode()
     found = _text(given, what)

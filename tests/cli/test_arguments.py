@@ -208,3 +208,9 @@ def test_a_duration_out_of_range_is_named_as_it_was_typed(agent: Shell) -> None:
         assert words[1] in message
         assert words[2] in message
     assert "seconds" in agent.refused("busy", "-1", code=2)["message"]
+
+
+@pytest.mark.parametrize(("name", "shown"), [("", "@"), ("x" * 5000, f"{'x' * 60}… (5000 characters)")])
+def test_a_file_that_cannot_be_read_is_named_in_part(agent: Shell, name: str, shown: str) -> None:
+    error = agent.json("send", "a", "note", f"@{name}", agent="a", code=2)
+    assert error["message"].startswith(f"{shown}: ")
