@@ -106,7 +106,7 @@ def _version(parser: ArgumentParser) -> None:
 def _increment(parser: ArgumentParser) -> None:
     _key(parser)
     parser.add_argument("by", nargs="?", type=number, default=1, help="the number to add (default 1)")
-    parser.add_argument("--ttl", type=seconds, metavar="S", help="time to live in seconds (default: as it is)")
+    parser.add_argument("--ttl", type=seconds, metavar="S", help="time to live in seconds (default: an expiry is kept)")
 
 
 def _delete(parser: ArgumentParser) -> None:
