@@ -159,10 +159,10 @@ def test_types_that_could_have_been_meant_are_found() -> None:
     ("kind", "name", "found"),
     [
         ("agent", "executer-1", ["executor-1"]),
-        ("pool", "executers", ["executors"]),
+        ("pool", "executers", ["pool:executors"]),
         # One of that name and another kind comes first.
         ("agent", "plans", ["topic:plans"]),
-        ("pool", "executor-1", ["executor-1", "executors"]),
+        ("pool", "executor-1", ["executor-1", "pool:executors"]),
     ],
 )
 def test_recipients_that_could_have_been_meant_are_found(kind: str, name: str, found: list[str]) -> None:

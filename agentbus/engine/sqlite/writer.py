@@ -40,6 +40,7 @@ T = TypeVar("T")
 MAX_QUEUED_CALLS = 10_000
 """Calls in the writer's queue; further ones are held back on the loop, in order of arrival."""
 _CHECK_EVERY = 1.0
+"""Seconds between two checks for lost callbacks, while a call is in progress."""
 _FIRST_RING_RETRY = 0.002
 _MAX_RING_RETRY = 1.0
 _MAX_INLINE_BATCHES = 63
@@ -52,8 +53,6 @@ _STACK_RESERVE = 100
 """Stack frames that must be free to run a batch on the caller's stack."""
 _MAX_INLINE_SECONDS = 0.003
 """Duration of an inline batch after which the next ones run on the thread."""
-
-
 _WAKE_EVERY = 64
 _WAKES = 4
 """Of each 64 queued calls, the first 4 schedule another start, in case the one before was lost."""
@@ -61,7 +60,7 @@ _WAKES = 4
 Committed = tuple[Batch, list[str], bool]
 """A batch that was committed, the channels to wake, and True if every doorbell was rung."""
 Job = tuple[asyncio.Future[Any], Callable[[], Any]]
-"""What the thread runs between two batches, and who waits for it."""
+"""A checkpoint or a sync that the thread runs between two batches, and the future of its callers."""
 
 
 class DaemonConnection(aiosqlite.Connection):
@@ -129,7 +128,7 @@ class Writer:
         self._moved: PendingCall | None = None
         """The call that was last moved from those held back to the queue."""
         self._batch: Batch = deque()
-        """The batch that runs inline. Not empty at any other time if a signal handler has raised in it."""
+        """The batch that runs inline; not empty afterwards only if a signal handler raised in it."""
         self._syncing: Committed | None = None
         """The batch whose sync the kernel does."""
         self._handed_over: tuple[Committed | None, int] | None = None
@@ -148,8 +147,8 @@ class Writer:
         if self._kernel is not None:
             self._loop.add_reader(self._kernel.event, self._on_synced)
         self._check: asyncio.TimerHandle | None = None
-        self._checked_at = 0.0
-        """When the next check for lost callbacks is due. There is none if no call is in progress."""
+        self._next_check = 0.0
+        """The time of the next check for lost callbacks. Checks end when no call is in progress."""
         self._sync: SharedSync | None = None
         """The sync that was last queued on the thread."""
         self._reads: asyncio.Future[None] | None = None
@@ -184,7 +183,7 @@ class Writer:
                     # In case a signal handler raised where the loop would have called it.
                     self._wake()
             else:
-                if time.monotonic() > self._checked_at:
+                if time.monotonic() > self._next_check:
                     self._check_later()
                 if self._inline_left % _YIELD_EVERY and self._is_likely_alone(durable) and _has_stack():
                     self._advance()
@@ -248,7 +247,7 @@ class Writer:
     def _check_later(self) -> None:
         """Call ``_advance`` after a second, in case a signal handler raises where the loop would call it."""
         self._check = self._loop.call_later(_CHECK_EVERY, self._check_progress)
-        self._checked_at = time.monotonic() + _CHECK_EVERY
+        self._next_check = time.monotonic() + _CHECK_EVERY
 
     def _check_progress(self) -> None:
         if self._jobs or self._answers or not self._is_idle():
@@ -299,7 +298,7 @@ class Writer:
 
     def _add_job(self, future: asyncio.Future[Any], function: Callable[[], Any]) -> None:
         """Run ``function`` on the thread, and resolve the future with what it returns or raises."""
-        if time.monotonic() > self._checked_at:
+        if time.monotonic() > self._next_check:
             self._check_later()
         self._jobs.append((future, function))
         self._connection.run_on_thread(self._work)
