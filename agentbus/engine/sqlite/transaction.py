@@ -321,7 +321,12 @@ class TransactionRunner:
         channels = self._translate_disk_full(calls)
         retried = [call for call in calls if isinstance(call.outcome, DiskFull) and not call.stores_data]
         if retried and disk_reserve.release(self._home.root):
-            channels += self._translate_disk_full(retried)
+            try:
+                channels += self._translate_disk_full(retried)
+            except _Busy as error:
+                # Not raised: the other calls are committed, and would run again.
+                self._rollback()
+                self._fail(retried, error)
         return channels
 
     def _refuse_data(self, call: Call) -> bool:
@@ -419,6 +424,8 @@ class TransactionRunner:
                 (call.outcome,) = self._drive(call.operation.run([call.request], now), woken)
                 self._connection.execute("RELEASE call")
                 channels += woken
+            except _Busy:
+                raise
             except Exception as error:
                 call.outcome = self._error_for_caller(error)
                 if self._connection.in_transaction:

@@ -127,6 +127,8 @@ class WriteAheadLog:
             except OSError:
                 self.fail_sync()
                 raise
+            if self._kernel is not None:
+                self._kernel.forgive()
             if self.end_sync(covered):
                 return
         with self._lock.held():
@@ -344,6 +346,10 @@ class KernelSync:
         """The number of spins to skip."""
         self._number: int | None = None
         """The number of the sync in progress."""
+        self._given_up: int | None = None
+        """The number of a sync that nobody waits for, until its answer has come."""
+        self._has_failed = False
+        """True if the error of one that was given up has been taken from the descriptor: it is not reported again."""
         forget_in_child(self)
         try:
             self.file = open_file(path, os.O_RDWR)
@@ -355,7 +361,7 @@ class KernelSync:
     def begin(self) -> bool:
         """Begin a sync. Return False if one is in progress, or if the kernel refuses, as Linux before 4.18 does. The
         first ones are declined: a process that has a context takes 30 ms longer to exit."""
-        if self._number is not None:
+        if self._number is not None or not self._is_settled():
             return False
         if self._context is None:
             self._asked += 1
@@ -406,8 +412,20 @@ class KernelSync:
         """Return 0 after a sync, or the number of its error; None if it has not ended. Until ``end``, ``event`` stays
         readable, so that the result is not lost if a signal handler raises."""
         number = self._number
-        if number is None or self._context is None:
-            return None
+        return None if number is None or self._context is None else self._answer_to(number)
+
+    def _is_settled(self) -> bool:
+        """Return False while a sync that was given up may take the error of the next one, or has taken one."""
+        if self._given_up is not None and (error := self._answer_to(self._given_up)) is not None:
+            self._has_failed = self._has_failed or error != 0
+            self._given_up = None
+        return self._given_up is None and not self._has_failed
+
+    def forgive(self) -> None:
+        """Allow syncs after one that failed unnoticed: another descriptor, which gets the same errors, was synced."""
+        self._has_failed = False
+
+    def _answer_to(self, number: int) -> int | None:
         while (answer := _AIO_EVENT.unpack(self._answer))[0] != number:
             # The answer stays in the buffer if a handler raises right after the call.
             if self._call(self._getevents, self._context, self._zero, self._one, self._answer, None) != 1:
@@ -415,7 +433,10 @@ class KernelSync:
         return -int(answer[2])
 
     def end(self) -> None:
-        """Allow the next sync; the answer to one that is still in progress is ignored."""
+        """Allow the next sync; if one is in progress, after its answer has come."""
+        number = self._number
+        if number is not None and self._context is not None and _AIO_EVENT.unpack(self._answer)[0] != number:
+            self._given_up = number
         self._number = None
         # If a handler raises before it, the loop is woken by the event until this is called again.
         with suppress(BlockingIOError):
@@ -423,7 +444,7 @@ class KernelSync:
 
     def close(self) -> None:
         """Leave the context to another bus: to destroy one takes 30 ms. One with a sync in progress is not reused."""
-        if self._context is not None and self._number is None:
+        if self._context is not None and self._number is None and self._given_up is None:
             _contexts.append(self._context.value)
         self._context = None
         self.forget()

@@ -31,7 +31,7 @@ from agentbus.engine.group_commit import (
 from agentbus.engine.sqlite.transaction import TransactionRunner
 from agentbus.engine.sqlite.wal import KernelSync
 from agentbus.engine.waiters import Waiters
-from agentbus.errors import AgentBusError, BusClosed
+from agentbus.errors import AgentBusError, BusClosed, OutcomeUnknown
 from agentbus.operations.protocol import Operation
 
 R = TypeVar("R")
@@ -143,6 +143,10 @@ class Writer:
         """Outcomes of jobs that have not been delivered yet."""
         self._inline_left = _MAX_INLINE_BATCHES
         self._ringing = False
+        self._ring: Callable[[], None] | None = None
+        """The ring that was scheduled last."""
+        self._next_ring = 0.0
+        """The time by which the ring that was scheduled last must have ended; otherwise its callback was lost."""
         self._kernel = kernel
         if self._kernel is not None:
             self._loop.add_reader(self._kernel.event, self._on_synced)
@@ -490,13 +494,28 @@ class Writer:
             else:
                 batch = deque()
                 take_batch(self._queue, batch)
-                channels, all_rung = self._runner.run(batch) if batch else ([], True)
+                channels, all_rung = self._run(batch)
             self._done.append((batch, channels, all_rung))
-            last = not self._queue or self._loop.is_closed()
+            # What waits for the thread comes between two batches; then the loop hands the queue over again.
+            last = not self._queue or bool(self._jobs) or self._connection.has_calls() or self._loop.is_closed()
             if last:
                 # Before the loop is called: it may then hand over the next batch.
                 self._handed_over = None
             self._call_loop()
+
+    def _run(self, batch: Batch) -> tuple[list[str], bool]:
+        """Run a batch on the thread. Whatever is raised, its callers get an answer."""
+        try:
+            return self._runner.run(batch) if batch else ([], True)
+        except BaseException as error:
+            # Raised by a filter of the program's logging, for example: after the commit, before the sync.
+            with suppress(sqlite3.Error, OSError):
+                self._runner.leave()
+            for call in batch:
+                if not isinstance(call.outcome, BaseException):
+                    call.outcome = OutcomeUnknown(path="the bus", reason=repr(error))
+            # Whom the batch would have woken is not known.
+            return [], True
 
     def _deliver(self) -> None:
         """Resolve the calls of the batches that are done, and wake the waiters of this process. If a signal handler
@@ -507,7 +526,7 @@ class Writer:
             resolve(batch)
             self._release_reads()
             self._waiters.ring(channels)
-            if not all_rung and not self._ringing:
+            if not all_rung and (not self._ringing or time.monotonic() > self._next_ring):
                 self._ring_later(1)
                 self._ringing = True
             self._done.popleft()
@@ -536,13 +555,17 @@ class Writer:
         def ring_again() -> None:
             next_attempt = None if self._runner.ring_again() else attempt + 1
             with suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(self._rung_again, next_attempt)
+                self._loop.call_soon_threadsafe(self._rung_again, next_attempt, ring_again)
 
-        self._loop.call_later(
-            backoff(attempt, _FIRST_RING_RETRY, _MAX_RING_RETRY), self._connection.run_on_thread, ring_again
-        )
+        delay = backoff(attempt, _FIRST_RING_RETRY, _MAX_RING_RETRY)
+        self._ring = ring_again
+        self._next_ring = time.monotonic() + delay + _MAX_RING_RETRY
+        self._loop.call_later(delay, self._connection.run_on_thread, ring_again)
 
-    def _rung_again(self, next_attempt: int | None) -> None:
+    def _rung_again(self, next_attempt: int | None, ring: Callable[[], None]) -> None:
+        if ring is not self._ring:
+            # It was late, not lost: another one has been scheduled.
+            return
         self._ringing = next_attempt is not None and not self._closed
         if next_attempt is not None and self._ringing:
             self._ring_later(next_attempt)

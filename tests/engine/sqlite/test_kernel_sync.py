@@ -6,6 +6,7 @@ import errno
 import os
 import select
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -32,6 +33,13 @@ def kernel(tmp_path: Path) -> Iterator[KernelSync]:
 def ended(kernel: KernelSync) -> int | None:
     assert select.select([kernel.event], [], [], 30)[0]
     return kernel.result()
+
+
+def until(condition: Callable[[], bool]) -> None:
+    give_up = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < give_up
+        time.sleep(0.001)
 
 
 def is_signalled(kernel: KernelSync) -> bool:
@@ -116,17 +124,35 @@ def test_an_interrupted_end_of_a_sync_does_not_wake_the_loop_without_end(kernel:
             assert not is_signalled(kernel)
 
 
-def test_a_sync_that_was_given_up_does_not_answer_for_the_next(kernel: KernelSync) -> None:
-    assert kernel.begin()
-    assert select.select([kernel.event], [], [], 30)[0]
-    kernel.end()
+def test_the_answer_to_a_sync_that_was_given_up_comes_before_the_next_one(kernel: KernelSync) -> None:
+    """The system reports an error once for each descriptor: one of them would take that of the other."""
     call = kernel._call
-    # The kernel has the answer to the first sync only.
-    kernel._call = lambda number, *rest: 1 if number == kernel._submit else call(number, *rest)
     assert kernel.begin()
-    assert kernel.result() is None
+    kernel._call = lambda number, *rest: 0 if number == kernel._getevents else call(number, *rest)
     kernel.end()
+    assert not kernel.begin()
     kernel._call = call
+    until(kernel.begin)
+    assert ended(kernel) == 0
+
+
+def test_an_error_of_a_sync_that_was_given_up_leaves_the_next_one_to_the_thread(kernel: KernelSync) -> None:
+    call = kernel._call
+
+    def fail(number: int, *rest: Any) -> int:
+        done: int = call(number, *rest)
+        if number == kernel._getevents and done == 1:
+            data, request, *_ = wal._AIO_EVENT.unpack(kernel._answer)
+            wal._AIO_EVENT.pack_into(kernel._answer, 0, data, request, -errno.EIO, 0)
+        return done
+
+    assert kernel.begin()
+    kernel._call = fail
+    kernel.end()
+    until(lambda: kernel.begin() or kernel._has_failed)
+    kernel._call = call
+    assert not kernel.begin(), "the error of the log's own descriptor has not been seen"
+    kernel.forgive()
     assert kernel.begin()
     assert ended(kernel) == 0
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-from agentbus.engine.sqlite import wal
+from agentbus.core.clock import Now
+from agentbus.engine.sqlite import disk_reserve, wal
 from agentbus.engine.sqlite.engine import SQLiteEngine
-from agentbus.errors import AgentFenced, BusClosed
+from agentbus.errors import AgentFenced, BusClosed, DiskFull, LockTimeout, OutcomeUnknown
 from agentbus.operations.processes import HeartbeatRequest, heartbeat
-from agentbus.operations.protocol import Actor, Operation
+from agentbus.operations.protocol import Actor, Op, Operation, Outcome, Query, operation
 from agentbus.operations.receive import AckRequest, Claim, ClaimRequest, ack, claim
 from agentbus.operations.send import send
 from agentbus.operations.types import define
@@ -128,6 +131,105 @@ async def test_one_that_fails_alone_writes_nothing_and_the_next_call_works(
     assert defined(tmp_path) == {"a"}
 
 
+class Refusing(logging.Filter):
+    """A filter of the program that raises once."""
+
+    has_raised = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not self.has_raised and "calls (" in str(record.msg):
+            self.has_raised = True
+            raise RuntimeError("filter")
+        return True
+
+
+async def test_callers_get_an_answer_if_logging_raises_on_the_thread(engine: SQLiteEngine, tmp_path: Path) -> None:
+    logger, refusing = logging.getLogger("agentbus.engine"), Refusing()
+    level = logger.level
+    logger.addFilter(refusing)
+    logger.setLevel(logging.DEBUG)
+    try:
+        with anyio.fail_after(60), pytest.raises(OutcomeUnknown):
+            await engine.write(define, wanted("a"))
+    finally:
+        logger.removeFilter(refusing)
+        logger.setLevel(level)
+    assert refusing.has_raised
+    with anyio.fail_after(60):
+        await engine.write(define, wanted("b"))
+    assert "b" in defined(tmp_path)
+
+
+@dataclass(frozen=True)
+class Small:
+    """A request that may run on the loop's own thread."""
+
+    name: str
+    row_estimate = 1
+
+
+@operation(durable=True)
+def refuse(requests: Sequence[Small], now: Now) -> Op[list[Outcome[None]]]:
+    yield Query("meta_get", ("boot",))
+    raise ZeroDivisionError
+
+
+@operation(durable=True)
+def promote(requests: Sequence[Small], now: Now) -> Op[list[Outcome[None]]]:
+    """Run a query that may not run on the loop's own thread."""
+    yield Query("message_promote", (now.wall, [1]))
+    return [None] * len(requests)
+
+
+def begin_inline(engine: SQLiteEngine) -> None:
+    """Let the next batch begin on the loop's own thread, as one of several calls."""
+    target = writer(engine)
+    target._inline_left, target._single = 63, False
+
+
+async def test_a_failed_neighbour_does_not_refuse_a_call_that_needs_the_thread(engine: SQLiteEngine) -> None:
+    begin_inline(engine)
+    answers = await asyncio.gather(
+        answer_to(engine.write(refuse, Small("a"))),
+        answer_to(engine.write(promote, Small("b"))),
+        return_exceptions=True,
+    )
+    assert [type(answer) for answer in answers] == [ZeroDivisionError, type(None)]
+
+
+async def test_a_call_that_is_committed_on_a_full_disk_does_not_run_again(
+    engine: SQLiteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its neighbour is tried again with the space of the disk reserve, and would have to wait."""
+    monkeypatch.setattr(disk_reserve, "release", lambda _: True)
+    ran: list[str] = []
+
+    @operation(durable=True)
+    def count(requests: Sequence[Small], now: Now) -> Op[list[Outcome[None]]]:
+        ran.extend(request.name for request in requests)
+        yield Query("meta_set", ("counted", "1"))
+        return [None] * len(requests)
+
+    @operation(durable=True)
+    def claim_on_full_disk(requests: Sequence[Small], now: Now) -> Op[list[Outcome[None]]]:
+        if ran.count("b") == 0:
+            ran.append("b")
+            yield Query("meta_get", ("boot",))
+            return [DiskFull(path="x")]
+        yield Query("message_promote", (now.wall, [1]))
+        return [None]
+
+    begin_inline(engine)
+    answers = await asyncio.gather(
+        answer_to(engine.write(count, Small("a"))),
+        answer_to(engine.write(claim_on_full_disk, Small("b"))),
+        return_exceptions=True,
+    )
+    assert ran.count("a") == 1
+    assert answers[0] is None
+    assert isinstance(answers[1], LockTimeout)
+
+
 # Cancelled callers
 
 
@@ -195,10 +297,12 @@ async def test_the_error_of_a_cancelled_caller_is_dropped(engine: SQLiteEngine) 
 async def test_a_caller_cancelled_after_its_result_came_abandons_it(engine: SQLiteEngine) -> None:
     sender, _ = await agent(engine, "a")
     results: list[Any] = []
+    gate = await paused(engine)
     first = asyncio.ensure_future(engine.write(define, wanted("first")))
     task = asyncio.ensure_future(answer_to(engine.write(send, message(sender, "a"), on_abandoned=results.append)))
     # Both are answered in one go; the answer is there, but the caller has not run yet.
     first.add_done_callback(lambda _: task.cancel())
+    gate.opened.set()
     await first
     with pytest.raises(asyncio.CancelledError):
         await task

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
@@ -73,6 +74,22 @@ async def test_a_batch_is_bounded_by_count(engine: SQLiteEngine, monkeypatch: py
     gate.opened.set()
     await asyncio.gather(*callers)
     assert statements.count("COMMIT") == 1 + 4
+
+
+async def test_a_checkpoint_is_not_held_up_by_calls_that_keep_coming(
+    engine: SQLiteEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"{TAKING}.MAX_BATCH_CALLS", 1)
+    gate = await paused(engine)
+    checkpoint = asyncio.ensure_future(writer(engine).checkpoint(truncate=False))
+    callers = start(engine, *(f"type-{number}" for number in range(10)))
+    ended: list[asyncio.Future[Any]] = []
+    for future in (checkpoint, *callers):
+        future.add_done_callback(ended.append)
+    await turns()
+    gate.opened.set()
+    await asyncio.gather(checkpoint, *callers)
+    assert ended.index(checkpoint) <= 2
 
 
 async def test_a_message_larger_than_the_bound_goes_by_itself(
