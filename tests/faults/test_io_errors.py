@@ -81,7 +81,7 @@ def test_an_io_error_leaves_the_outcome_unknown_and_trying_again_gives_one_row(
         lies += [f"life {k}: {name} is there {there[name]} times" for name in sent if there[name] != 1]
         assert integrity(bus) == "ok"
     faults = told.total() - told["sent"]
-    others = ", ".join(f"{times} told {code}" for code, times in told.items() if code not in {"sent", "unknown"})
+    others = ", ".join(f"{times} with {code}" for code, times in told.items() if code not in {"sent", "unknown"})
     note = f"{others}; EIO on {call}" if others else f"EIO on {call}"
     figure(note, faults=faults, acknowledged=told["sent"], unknown=told["unknown"], wrong_results=len(lies))
     assert not lies, lies[:5]
