@@ -347,7 +347,7 @@ class KernelSync:
         self._number: int | None = None
         """The number of the sync in progress."""
         self._given_up: int | None = None
-        """The number of a sync that nobody waits for, until its answer has come."""
+        """The number of a sync that no caller waits for, until its answer has come."""
         self._has_failed = False
         """True if the error of one that was given up has been taken from the descriptor: it is not reported again."""
         forget_in_child(self)
@@ -418,6 +418,7 @@ class KernelSync:
         """Return False while a sync that was given up may take the error of the next one, or has taken one."""
         if self._given_up is not None and (error := self._answer_to(self._given_up)) is not None:
             self._has_failed = self._has_failed or error != 0
+            self._clear_event()
             self._given_up = None
         return self._given_up is None and not self._has_failed
 
@@ -439,6 +440,9 @@ class KernelSync:
             self._given_up = number
         self._number = None
         # If a handler raises before it, the loop is woken by the event until this is called again.
+        self._clear_event()
+
+    def _clear_event(self) -> None:
         with suppress(BlockingIOError):
             os.eventfd_read(self.event)
 
