@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from agentbus.operations.task_lookups import served_workflows
 from agentbus.records import TaskRecord
 from agentbus.sync.bus import open_bus
 from tests.cli.conftest import TIMEOUT, Shell, until
@@ -106,7 +107,8 @@ def test_wrong_arguments_are_refused_by_what_workers_announce_and_mended_by_an_e
 
 def test_starting_an_unknown_workflow_prints_a_note(works: Shell) -> None:
     with working(works, "flows:docs", "flows:feature"):
-        until(lambda: "worker-" in works.say("agents", "list"))
+        with open_bus(works.directory / ".agentbus") as bus:
+            until(lambda: bus.read(served_workflows, 10) == ["docs", "feature"])
         assert works.run("task", "start", "docs", "--id", "d-1").err == ""
         told = works.run("task", "start", "dosc", "--id", "d-2")
         assert (told.code, told.err.endswith(" dosc, only docs, feature\n")) == (0, True)

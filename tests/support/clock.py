@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import threading
 from asyncio import AbstractEventLoop
-from collections.abc import Callable, Sized
+from collections.abc import Awaitable, Callable, Sized
 from contextlib import suppress
 from itertools import count
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import anyio
 
 import agentbus
+from agentbus.engine.interface import Engine
 from agentbus.engine.postgres.engine import PostgresEngine
 from agentbus.errors import BusClosed
 
@@ -57,6 +58,8 @@ class FakeClock:
         self._buses: list[agentbus.Bus] = []
         self._calls = 0
         """Calls of the engines of these buses."""
+        self._on_threads = 0
+        """Functions on threads whose callers have not got the result yet: a thread reports its end before that."""
         self.blocked = 0
         """Functions on threads of the bus that wait for the test."""
 
@@ -101,6 +104,17 @@ class FakeClock:
         self._buses.append(bus)
         for name in ("write", "read", "read_inline"):
             setattr(bus._engine, name, self._counted(getattr(bus._engine, name)))
+        setattr(bus._threads, "run", self._awaited(bus._threads.run))  # noqa: B010
+
+    def _awaited(self, run: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(*arguments: Any) -> Any:
+            self._on_threads += 1
+            try:
+                return await run(*arguments)
+            finally:
+                self._on_threads -= 1
+
+        return call
 
     def _counted(self, method: Callable[..., T]) -> Callable[..., T]:
         def call(*arguments: Any, **options: Any) -> T:
@@ -148,7 +162,7 @@ class FakeClock:
     async def _threads_rest(self) -> None:
         """Wait for the functions that run on threads, but for those that wait for the test."""
         with anyio.move_on_after(5):
-            while sum(len(bus._threads.running) for bus in self._buses) > self.blocked:  # noqa: ASYNC110
+            while max(self._on_threads, sum(len(bus._threads.running) for bus in self._buses)) > self.blocked:  # noqa: ASYNC110
                 await asyncio.sleep(0.0005)
 
     def _next(self) -> int | None:
@@ -165,9 +179,10 @@ class FakeClock:
             timer.fire()
 
 
-async def quiet(engine: PostgresEngine) -> None:
+async def quiet(engine: Engine) -> None:
     """Wait until nothing is on its way to a server or back: there, questions and answers may overtake each other, and a
     ring takes its time."""
+    assert isinstance(engine, PostgresEngine)
     while engine.busy:  # noqa: ASYNC110 - what it waits for has no event, in the tests' interest only
         await asyncio.sleep(0.0005)
     bell = engine._bell

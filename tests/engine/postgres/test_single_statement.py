@@ -32,7 +32,7 @@ from agentbus.errors import (
     UnknownRecipient,
     VersionConflict,
 )
-from tests.support.clock import FakeClock
+from tests.support.clock import FakeClock, quiet
 from tests.support.examples import examples
 from tests.support.proxy import proxied, socket_and_schema
 
@@ -493,7 +493,7 @@ async def test_a_claim_or_acknowledgement_whose_connection_is_lost_is_done_once(
                     await before.ack()
                 await agent.send("a", "note", number, max_attempts=1)
                 # The bell has been rung.
-                await asyncio.sleep(0.05)
+                await quiet(bus._engine)
                 proxy.cut = how if call == "claim" else None
                 message = await agent.receive(timeout=5)
                 assert message is not None
@@ -520,7 +520,8 @@ async def test_a_claim_or_acknowledgement_cut_without_a_way_back_is_an_unknown_o
             assert message is not None
             if call == "claim":
                 await message.ack()
-            await asyncio.sleep(0.05)
+            # The connection of the bell is not to be the one that is cut.
+            await quiet(bus._engine)
             proxy.cut, proxy.refuses = "unheard", True
             with pytest.raises(OutcomeUnknown):
                 await (agent.receive(timeout=5) if call == "claim" else message.ack())
